@@ -197,8 +197,9 @@ def test_the_overview_reads_open_batches_and_notes_of_the_last_hour(
 def test_summaries_read_by_key(loaded: psycopg.Connection[tuple[Any, ...]]) -> None:
     wanted = [UUID(f"00000000-0000-7000-9000-{number:012x}") for number in range(1, 101)]
     found = rows_read(loaded, statement("batch_summaries").text, USUAL | {"batches": wanted})
-    assert found["batches"] <= 110
-    assert sum(found.values()) <= 600
+    # Once for its counts, and once for whether its lines are sent in another order.
+    assert found["batches"] <= 210
+    assert sum(found.values()) <= 700
 
 
 def test_a_page_of_keys_or_actions_reads_a_page_of_rows(loaded: psycopg.Connection[tuple[Any, ...]]) -> None:

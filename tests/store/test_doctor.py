@@ -174,6 +174,7 @@ DAMAGES = [
     # Spans and their batch.
     Damage("span_lane", f"UPDATE batchline.spans SET batch_id = gen_random_uuid() WHERE {SPAN}"),
     Damage("span_lane", f"UPDATE batchline.spans SET lane_id = 999 WHERE {SPAN}"),
+    Damage("span_chunk", f"UPDATE batchline.spans SET task_id = 'chunk:gone' WHERE {SPAN}"),
     Damage(
         "span_frozen",
         "INSERT INTO batchline.spans (lane_id, batch_id, outstanding) SELECT id, batch_id, '{[9,10)}'"

@@ -79,9 +79,9 @@ def test_the_function_is_planned_with_the_statement_that_calls_it(stage: Stage) 
     """PostgreSQL before 18 plans an SQL function at each call, unless its body replaces the call."""
     calls = (
         "SELECT * FROM batchline.fair_shares_v1('{a}', '{1}', '{1}', 1)",
-        "SELECT * FROM batchline.returned_lanes_v1(NULL, '{}', NULL, NULL, '{}')",
+        "SELECT * FROM batchline.returned_lanes_v2(NULL, '{}', NULL, NULL, '{}')",
         "SELECT * FROM batchline.waiting_tenants_v1(NULL, '{}', NULL, NULL, '{}')",
-        "SELECT * FROM batchline.waiting_lanes_v1("
+        "SELECT * FROM batchline.waiting_lanes_v2("
         "'{a}', '{k}', '{a}', '{1}', '{}', '{}', NULL, '{}', NULL, NULL)",
     )
     for call in calls:
@@ -89,4 +89,5 @@ def test_the_function_is_planned_with_the_statement_that_calls_it(stage: Stage) 
             plan = "\n".join(row[0] for row in cursor.execute(b"EXPLAIN " + call.encode()))
         assert "Function Scan on fair" not in plan
         assert "_v1(" not in plan
+        assert "_v2(" not in plan
         assert "Function Scan on " + call.split(".")[1].split("(")[0] not in plan

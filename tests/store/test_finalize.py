@@ -287,6 +287,7 @@ async def test_the_summary_says_what_became_of_the_batch(db: Session, objects: O
         "failed": 2,
         "never_run": 0,
         "reused": 0,
+        "duplicates": 0,
         "tokens": {"input": 24, "cached": 0, "output": 40, "reasoning": 0},
         "outcomes": [
             {"outcome": "completed", "status_code": 200, "items": 8, "highest_attempt": 1},

@@ -18,17 +18,40 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 from psycopg.conninfo import make_conninfo
 
+from batchline.batches import creation
 from batchline.batches.retry import retry as retry_lines
 from batchline.batches.staging import StagingRequest
 from batchline.embedded.account import account_for
 from batchline.governance import changes, keys, submissions
 from batchline.governance.submissions import Submission
-from batchline.model import BatchStatus, RetrySelection, Role, Unfinished, Verdict
+from batchline.model import (
+    DEFAULT_TENANT,
+    Batch,
+    BatchStatus,
+    RetrySelection,
+    Role,
+    RunSettings,
+    Unfinished,
+    Verdict,
+)
 from batchline.model.ids import new_id
-from batchline.store import batches, budgets, deletion, doctor, feeding, migrate, operations, schedules, spans
+from batchline.store import (
+    batches,
+    budgets,
+    deletion,
+    doctor,
+    feeding,
+    migrate,
+    operations,
+    rate_budgets,
+    schedules,
+    spans,
+    steps,
+)
 from batchline.store import schema as versions
 from batchline.store.budgets import Amount, Holder
 from batchline.store.errors import StoreUnusable
+from batchline.store.rate_budgets import RateClaim
 from batchline.store.schedules import NewSchedule
 from batchline.store.session import Session
 from batchline.store.spans import Scope
@@ -64,6 +87,7 @@ from tests.support.governance import (
     submit,
     work,
 )
+from tests.support.reuse import a_file_of, answer_all
 from tests.support.waiting import LIMIT, wait_for
 
 MIGRATIONS = Path(migrate.__file__).parent / "migrations"
@@ -176,12 +200,63 @@ def test_a_way_down_works_with_data_in(empty_url: str) -> None:
         items = await take(db, worker, 3)
         await spans.settle(db, worker.id, [completed(items[0]), retry(items[1], LATER)])
         await schedules.register(db, "acme", [NewSchedule("nightly", "0 3 * * * UTC", datetime.now(UTC))])
+        await rate_budgets.lease(db, [RateClaim(new_id(), "some requests", 1.0)])
 
     nothing = schema(empty_url)
     migrate.up(empty_url)
     on(empty_url, half_run)
     migrate.down(empty_url, "base")
     assert schema(empty_url) == nothing
+
+
+def test_duplicates_are_sent_after_a_way_down(empty_url: str) -> None:
+    async def half_run(db: Session) -> Batch:
+        file_id = await a_file_of(db, ["a", "b", "a"])
+        batch = await creation.create(
+            db, tenant=DEFAULT_TENANT, file_id=file_id, window="1h", settings=RunSettings(dedupe=True)
+        )
+        assert await answer_all(db, a_worker(), batch) == [1, 2]
+        return batch
+
+    async def the_rest(db: Session) -> list[int]:
+        await steps.begin(db, batch.id)
+        return await answer_all(db, a_worker(), batch)
+
+    migrate.up(empty_url)
+    batch = on(empty_url, half_run)
+    migrate.down(empty_url, "0031")
+    migrate.up(empty_url)
+    assert on(empty_url, the_rest) == [3]
+    assert on(empty_url, lambda db: read(db, batch)).status is BatchStatus.FINALIZING
+
+
+def test_lines_in_chunks_are_looked_up_after_a_way_down(empty_url: str) -> None:
+    """Older programs know no chunks: the provider may work on these lines."""
+
+    async def relayed(db: Session) -> None:
+        worker = a_worker()
+        await a_batch(db, {"m": 5})
+        await take(db, worker)
+        ((span,),) = await sql(db, "SELECT id FROM batchline.spans")
+        form = "SELECT span_id, lines FROM batchline.form_chunk_v1(%(worker)s, %(spans)s, %(chunk)s, 'm',"
+        formed = await sql(
+            db, form + " 5, 1000000, 10, 8, NULL, 0.3)", worker=worker.id, spans=[span], chunk=new_id()
+        )
+        assert formed == [(span, 5)]
+        await spans.release(db, worker.id)
+
+    async def found(db: Session) -> list[tuple[object, ...]]:
+        return await sql(
+            db,
+            "SELECT task_id, upstream, submission, available_at <= now(), batchline.span_size(outstanding)"
+            " FROM batchline.spans",
+        )
+
+    migrate.up(empty_url)
+    on(empty_url, relayed)
+    migrate.down(empty_url, "0030")
+    assert on(empty_url, found) == [(None, None, "unknown", True, 5)]
+    migrate.up(empty_url)
 
 
 def test_keys_for_monitoring_are_good_for_nothing_after_a_way_down(empty_url: str) -> None:

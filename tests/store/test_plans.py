@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import psycopg
@@ -34,6 +34,29 @@ JIT_ABOVE_COST = (
 UNCOMPILED = {"demand"}
 
 TYPES = {
+    "api": "text",
+    "base_url": "text",
+    "refused": "boolean",
+    "cancelling": "boolean",
+    "resubmissions": "smallint",
+    "crashes": "smallint",
+    "doubled": "integer",
+    "error": "text",
+    "key": "text",
+    "max_bytes": "bigint",
+    "max_chunks": "integer",
+    "max_tokens": "bigint",
+    "missing": "integer",
+    "outcome": "text",
+    "overhead": "integer",
+    "provider_batch": "text",
+    "searches": "smallint",
+    "span": "bigint",
+    "state": "text",
+    "before": "text",
+    "tokens_per_byte": "float8",
+    "unknown": "integer",
+    "unreadable": "integer",
     "after": "integer",
     "after_at": "timestamptz",
     "after_id": "uuid",
@@ -98,6 +121,8 @@ TYPES = {
     "outputs": "text[]",
     "planned_output": "uuid",
     "reason": "text",
+    "sender": "text",
+    "senders": "text[]",
     "reasoning_tokens": "bigint[]",
     "costs": "bigint[]",
     "resume_key": "text",
@@ -140,6 +165,14 @@ EMITS_NOTHING: dict[str, list[Any]] = {
 
 # Names that two statements use for different things.
 OTHER_TYPES = {
+    ("chunk_lines", "bodies"): "boolean",
+    ("chunk_lines", "ordinals"): "integer[]",
+    ("advance_chunk", "file"): "text",
+    ("release_chunk", "held"): "boolean",
+    **{
+        (f"{name}_chunk", "chunk"): "uuid"
+        for name in ("abandoned", "advance", "end", "forget", "form", "read", "release")
+    },
     ("settle", "ordinals"): "int4multirange[]",
     ("take_hook_delivery", "lease"): "float8",
     ("usage_report", "until"): "date",
@@ -327,6 +360,7 @@ class Ground:
             lease=timedelta(seconds=60),
             limit=LIMIT,
             max_tasks=max_tasks,
+            sender=None,
         )
 
 
@@ -518,6 +552,7 @@ def test_the_first_claim_of_a_new_batch_looks_at_that_batch_alone(ground: Ground
         excluded=["k3"],
         below=None,
         without=[],
+        sender=None,
         worker=new_id(),
         name="worker",
         lease=timedelta(seconds=60),
@@ -583,6 +618,7 @@ def test_a_settle_finds_its_spans_and_batches_by_key(ground: Ground) -> None:
         cause_keys=["overloaded"],
         cause_codes=["http_503"],
         cause_messages=["overloaded"],
+        senders=[None] * len(spans),
         **EMITS_NOTHING,
     )
 
@@ -625,6 +661,7 @@ def one_verdict(ground: Ground, batch: Staged, *, emits: str, lines: int) -> dic
         for name in (
             *("retried_groups", "retried_ordinals", "error_codes", "messages", "retried_upstream"),
             *("retried_settling", "causes", "cause_keys", "cause_codes", "cause_messages"),
+            "senders",
         )
     }
     numbers = ("sizes", "ended_groups", "ended_line_nos", "ended_input_tokens", "ended_output_tokens")
@@ -740,6 +777,17 @@ def test_a_poll_for_one_batch_looks_at_that_batch(ground: Ground, busy_batch: UU
     assert not plan.seq_scans - {"workers", "maintenance_tasks", "outbox", "webhooks"}
 
 
+def test_the_search_for_batches_near_their_deadline_reads_those_alone(ground: Ground) -> None:
+    """The deadlines of all batches lie from one day on, most of them a second apart."""
+    none = ground.explain("near_deadline", keys=["k1"], excluded=[], seconds=3600.0)
+    assert none.rows["batches"] == none.rows["lanes"] == 0
+    some = ground.explain("near_deadline", keys=None, excluded=[], seconds=86_400.0 + 600)
+    assert not some.seq_scans
+    assert some.rows["batches"] <= 2_000
+    assert some.rows["lanes"] <= 2_000
+    assert some.rows["spans"] == 0, "fresh lines wait in each lane"
+
+
 def test_a_release_finds_the_spans_of_its_worker(ground: Ground) -> None:
     plan = ground.explain("release", worker=ground.workers[0], spans=None, sent=True)
 
@@ -783,6 +831,163 @@ def test_closing_and_concluding_touch_one_batch_only(ground: Ground, busy_batch:
     assert plan.rows["batches"] <= 2
     assert plan.rows["lanes"] <= 2
     assert plan.rows["spans"] <= 4 * spans
+
+
+# Suspects
+
+
+def test_the_search_for_suspects_of_other_workers_reads_held_spans_only(ground: Ground) -> None:
+    plan = ground.explain("suspects_elsewhere", worker=ground.workers[0], crashes=2)
+
+    assert not plan.seq_scans
+    assert 0 < plan.rows["spans"] <= HELD
+
+
+# Chunks for providers
+
+DONE_CHUNKS, OPEN_CHUNKS = 50_000, 20
+# Each of the open ones has a span that no worker holds. The batch of the first open one has no other chunk.
+# Their spans are newer than all others: a merge that begins with the oldest would read all of these.
+FIRST_CHUNK_SPAN = 1_000_000_001
+CHUNKS_SQL = """
+WITH
+chunk AS (
+    INSERT INTO batchline.provider_chunks
+        (id, batch_id, lane_id, span_id, upstream, base_url, api, state, attempt, ordinals,
+            lines, bytes, tokens)
+    SELECT
+        gen_random_uuid(), n.batch_id, n.id, 1000000000 + g, 'relay', 'http://relay', 'openai',
+        CASE WHEN g > 20 THEN 'done' ELSE 'submitted' END,
+        1, int4multirange(int4range(900, 950)), 50, 1000, 250
+    FROM generate_series(1, 50020) AS g
+    JOIN (SELECT *, row_number() OVER (ORDER BY id) AS nth FROM batchline.lanes WHERE key = 'alone') AS n
+        ON n.nth = CASE WHEN g > 20 THEN 21 + g % 70 ELSE g END
+    RETURNING *
+)
+INSERT INTO batchline.spans (id, lane_id, batch_id, outstanding, upstream, task_id, available_at)
+OVERRIDING SYSTEM VALUE
+SELECT span_id, lane_id, batch_id, ordinals, upstream, 'chunk:' || id, '9998-01-01 00:00:00+00'
+FROM chunk
+WHERE state <> 'done'
+"""
+TARGET = {"base_url": "http://relay", "api": "openai"}
+IN_SCOPE: dict[str, Any] = {"keys": ["relay"], "excluded": [], "below": None, "batch": None, **TARGET}
+
+
+class OpenChunk(NamedTuple):
+    id: UUID
+    span: int
+    batch: UUID
+
+
+@pytest.fixture
+def held_chunk(ground: Ground) -> Iterator[OpenChunk]:
+    """One of many chunks, held by the first worker."""
+    with ground.stage.db.transaction(force_rollback=True):
+        ground.stage.db.execute(CHUNKS_SQL)
+        ground.stage.db.execute(
+            "UPDATE batchline.spans SET worker_id = %s WHERE id = %s", [ground.workers[0], FIRST_CHUNK_SPAN]
+        )
+        ground.stage.db.execute("ANALYZE batchline.provider_chunks")
+        # As sessions do.
+        ground.stage.db.execute("SET LOCAL enable_seqscan = off")
+        ((id, batch),) = ground.stage.rows(
+            "SELECT id, batch_id FROM batchline.provider_chunks WHERE span_id = %s", FIRST_CHUNK_SPAN
+        )
+        yield OpenChunk(id, FIRST_CHUNK_SPAN, batch)
+
+
+def test_the_search_for_chunks_reads_open_ones_only(ground: Ground, held_chunk: OpenChunk) -> None:
+    worker = ground.workers[1]
+
+    taken = ground.explain(
+        "take_chunks", worker=worker, name="w", lease=timedelta(minutes=1), max_chunks=8, **IN_SCOPE
+    )
+    for plan in (
+        taken,
+        ground.explain("next_chunk", worker=worker, **IN_SCOPE),
+        ground.explain("left_chunks", **IN_SCOPE),
+    ):
+        assert not plan.seq_scans - {"workers"}
+        assert 0 < plan.rows["provider_chunks"] <= OPEN_CHUNKS
+        assert plan.rows["spans"] <= 4 * OPEN_CHUNKS
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("abandoned_chunk", {}),
+        ("read_chunk", {}),
+        ("release_chunk", {"held": False, "delay": 1.0, "error": None}),
+        ("forget_chunk", {}),
+        ("end_chunk", dict.fromkeys(("missing", "unknown", "doubled", "unreadable"), 0) | {"error": None}),
+        (
+            "advance_chunk",
+            dict.fromkeys(("file", "provider_batch", "outcome", "searches", "cancelling", "error"))
+            | dict.fromkeys(("refused", "resubmissions"))
+            | {"before": "submitted", "state": "ended"},
+        ),
+    ],
+)
+def test_a_step_of_a_chunk_reads_that_chunk_only(
+    ground: Ground, held_chunk: OpenChunk, name: str, more: Mapping[str, Any]
+) -> None:
+    plan = ground.explain(
+        name, **{"worker": ground.workers[0], "chunk": held_chunk.id, "span": held_chunk.span, **more}
+    )
+
+    assert not plan.seq_scans
+    assert 0 < plan.rows["provider_chunks"] <= 4
+    assert plan.rows["spans"] <= HELD / WORKERS + 5
+
+
+def test_chunks_of_a_batch_are_read_by_their_batch(ground: Ground, held_chunk: OpenChunk) -> None:
+    plan = ground.explain("list_chunks", batch=held_chunk.batch, limit=100)
+
+    assert not plan.seq_scans
+    assert plan.rows["provider_chunks"] == 1
+    assert plan.rows["spans"] == 1
+
+
+def test_lines_of_a_chunk_are_read_one_by_one(ground: Ground, held_chunk: OpenChunk) -> None:
+    numbers = list(range(900, 950))
+
+    ordinals = ground.explain("chunk_ordinals", span=held_chunk.span, worker=ground.workers[0])
+    lines = ground.explain("chunk_lines", span=held_chunk.span, ordinals=numbers, bodies=True)
+
+    assert not ordinals.seq_scans | lines.seq_scans
+    assert ordinals.rows["spans"] == 1
+    assert lines.rows["lines"] == 50
+    assert lines.rows["spans"] <= 50
+
+
+def test_a_new_chunk_reads_its_lines_and_open_chunks_only(ground: Ground, held_chunk: OpenChunk) -> None:
+    worker = ground.workers[0]
+    ((span,),) = ground.stage.rows(
+        "SELECT id FROM batchline.spans WHERE worker_id = %s AND task_id IS NULL LIMIT 1", worker
+    )
+
+    plan = ground.explain(
+        "form_chunk",
+        worker=worker,
+        spans=[span],
+        chunk=new_id(),
+        key="relay",
+        max_lines=1000,
+        max_bytes=2**20,
+        overhead=100,
+        max_chunks=100,
+        max_tokens=2**30,
+        tokens_per_byte=0.25,
+        **TARGET,
+    )
+
+    assert not plan.seq_scans
+    assert plan.rows["provider_chunks"] <= OPEN_CHUNKS
+    assert plan.rows["lines"] == 5
+    # The span of each open chunk once, and the claimed one four times: to lock it, to read it, to look for
+    # others to delete, and to update it. The planner may look at both ends of the index.
+    assert plan.rows["spans"] <= OPEN_CHUNKS + 4 + 2
 
 
 # Clearing away

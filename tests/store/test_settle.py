@@ -483,7 +483,7 @@ def test_of_two_concludes_at_once_one_freezes_the_batch(stage: Stage) -> None:
 
 def test_a_batch_that_is_not_closing_is_not_concluded(stage: Stage) -> None:
     batch = stage.batch(4)
-    assert stage.rows("SELECT batchline.conclude_now_v1(%s)", batch.id) == [(False,)]
+    assert stage.rows("SELECT batchline.conclude_now_v2(%s)", batch.id) == [(False,)]
     assert not stage.finalizing(batch)
 
 
@@ -524,7 +524,7 @@ def test_concluding_waits_for_no_settle_that_waits_for_it(stage: Stage) -> None:
         concluder.connection.execute("SELECT FROM batchline.batches WHERE id = %s FOR UPDATE", (batch.id,))
         settling = stage.meanwhile(late, lambda: late.settle([completed(item) for item in items]))
         assert settling.waits()
-        concluded = concluder.connection.execute("SELECT batchline.conclude_now_v1(%s)", (batch.id,))
+        concluded = concluder.connection.execute("SELECT batchline.conclude_now_v2(%s)", (batch.id,))
         assert concluded.fetchall() == [(False,)]
 
     assert [row.finished for row in settling.result()] == [True]

@@ -7,10 +7,12 @@ thousands of items and verdicts per second. Start with `batch`, `line` and `verd
 from batchline.model.answer_rules import AnswerRules
 from batchline.model.attempt import Attempt, AttemptTimes, ItemHistory, Phases, phases
 from batchline.model.batch import (
+    BATCH_APIS,
     MAX_CONCURRENCY,
     MAX_PRIORITY,
     MIN_PRIORITY,
     PROVIDER_NAMES,
+    RELAYED,
     RESERVED,
     Batch,
     BatchChange,
@@ -18,8 +20,10 @@ from batchline.model.batch import (
     ItemCounts,
     ProviderSettings,
     Recovery,
+    RelaySettings,
     RunCommand,
     RunSettings,
+    Via,
 )
 from batchline.model.event import DECISION_EVENTS, END_EVENTS, EVENTS
 from batchline.model.failure import Cause, CauseCount
@@ -56,6 +60,7 @@ from batchline.model.work import KeyLoad, PollResult
 
 __all__ = [
     "ANYBODY",
+    "BATCH_APIS",
     "DECISION_EVENTS",
     "DEFAULT_TENANT",
     "DURATION_BOUNDS",
@@ -66,6 +71,7 @@ __all__ = [
     "MIN_PRIORITY",
     "NO_USAGE",
     "PROVIDER_NAMES",
+    "RELAYED",
     "RESERVED",
     "AnswerRules",
     "ApiKey",
@@ -99,6 +105,7 @@ __all__ = [
     "ProviderSettings",
     "Ran",
     "Recovery",
+    "RelaySettings",
     "RequestKind",
     "Retried",
     "RetrySelection",
@@ -116,5 +123,6 @@ __all__ = [
     "Unfinished",
     "Usage",
     "Verdict",
+    "Via",
     "phases",
 ]

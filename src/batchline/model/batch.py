@@ -41,6 +41,8 @@ class Recovery(StrEnum):
 
 # How the routing keys of a reserved batch begin, before the upstream's URL. create_batch.sql writes it.
 RESERVED = "run:"
+# How those of a batch begin whose lines go through a batch API.
+RELAYED = RESERVED + "batch:"
 
 PROVIDER_NAMES = ("openai-background",)
 
@@ -54,6 +56,42 @@ class ProviderSettings(msgspec.Struct, frozen=True, omit_defaults=True):
     max_tasks: int = 10_000
     # Seconds after which the provider knows what it has accepted.
     recheck: float = 60.0
+
+
+class Via(StrEnum):
+    """How lines reach an upstream."""
+
+    # Each as one request.
+    DIRECT = "direct"
+    # In chunks, through the upstream's own batch API.
+    BATCH = "batch"
+    # As `batch` while the deadline leaves time for it, else as `direct`.
+    AUTO = "auto"
+
+
+BATCH_APIS = ("openai", "anthropic")
+
+
+class RelaySettings(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How the batch API of an upstream is used. Times are in seconds, sizes in bytes."""
+
+    via: Via = Via.BATCH
+    api: str = "openai"
+    # What the provider promises: a chunk takes no longer.
+    window: float = 86_400.0
+    # With `auto`: so long before the deadline, lines that have no answer are sent directly.
+    fallback: float = 3_600.0
+    # HOLD or RESUBMIT: what becomes of a chunk that the provider may have accepted, if it cannot be searched.
+    recovery: Recovery = Recovery.HOLD
+    # After this time, the provider lists what it has accepted.
+    recheck: float = 60.0
+    # Limits of one chunk, and of all open chunks. None: as the provider's API has it, or no limit.
+    max_lines: int | None = None
+    max_bytes: int | None = None
+    max_tokens: int | None = None
+    max_chunks: int = 20
+    # Delete the provider's files once a chunk is done.
+    delete_files: bool = False
 
 
 class Collecting(msgspec.Struct, frozen=True):
@@ -80,12 +118,18 @@ class RunSettings(msgspec.Struct, frozen=True, omit_defaults=True):
     timeout: float = 600.0
     # None: the upstream answers a request with its result.
     provider: ProviderSettings | None = None
+    # None: its lines are sent directly.
+    relay: RelaySettings | None = None
     # Pause the batch when more lines than this have failed, or more than this part of all lines; in steps, of
     # the lines that may run so far.
     max_failed: int | None = None
     max_failed_percent: float | None = None
     # Run it in steps; None: all at once.
     steps: StepPlan | None = None
+    # Send identical lines once, and give the answer to all of them.
+    dedupe: bool = False
+    # Send lines whose prompts begin alike together; None: in the order of the file.
+    order: Literal["prefix"] | None = None
     # Pause it when the first so many lines all fail alike with 400, 401, 403 or 404.
     pause_alike: int | None = None
     # Only the `run` command that created the batch works on it, and workers that are asked to. Its lanes are
@@ -170,6 +214,8 @@ class Batch(msgspec.Struct, frozen=True):
     summary: dict[str, object] | None
     # Completed items whose answers were copied from earlier batches.
     reused: int = 0
+    # Items that got the answer, or the failure, of an identical item.
+    duplicates: int = 0
     planned_output_id: UUID | None = None
     # From then on, its results may be incomplete: they are being deleted.
     purging_at: datetime | None = None

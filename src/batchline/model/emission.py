@@ -4,7 +4,7 @@ from typing import Final
 
 import msgspec
 
-# How urls and routing keys of Python operations begin. create_batch.sql and claim_returned_v1.sql know it.
+# How urls and routing keys of Python operations begin. create_batch.sql and claim_returned_v2.sql know it.
 PYTHON: Final = "python:"
 
 

@@ -33,6 +33,15 @@ class Claim(msgspec.Struct, frozen=True):
     concurrency: int | None = None
     # How many workers were lost that held the items. From two on, a Python operation gets them one by one.
     losses: int = 0
+    tenant: str = ""
+    # The upstream that may have worked on the items before, if their model has several; None: there is none.
+    sent_to: str | None = None
+    # How often an upstream crashed that had the items.
+    crashes: int = 0
+    # The upstream that this claim was made for, if the model has several.
+    sender: str | None = None
+    # Another upstream may run the items although this one may have run them.
+    fails_over: bool = False
     # Part of the id of each item. Computed once per claim, because it is used twice per item.
     batch_hex: str = ""
 
@@ -48,6 +57,11 @@ class Claim(msgspec.Struct, frozen=True):
         }
 
     @property
+    def stays_with(self) -> str | None:
+        """The upstream that must get an item again that it may have run; None: any may."""
+        return None if self.fails_over else self.sender
+
+    @property
     def attempts_left(self) -> bool:
         """Whether another attempt may follow this one, by the maximum of the settings that it runs under."""
         return self.attempt - self.attempts_before < self.settings.max_attempts
@@ -59,6 +73,8 @@ class Stamps(msgspec.Struct, gc=False):
 
     sent: float = 0.0
     answered: float = 0.0
+    # The upstream took no more requests when this one came.
+    refused: bool = False
 
 
 class Item(msgspec.Struct, frozen=True):

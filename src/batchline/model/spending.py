@@ -25,6 +25,14 @@ class ModelPrice(msgspec.Struct, frozen=True, omit_defaults=True):
     output: float
     # Of tokens that the upstream has cached; None: as other input.
     cached_input: float | None = None
+    # The part that a provider's batch API takes off.
+    batch_discount: float = 0.5
+
+    def through_batches(self) -> "ModelPrice":
+        """The price of what is sent through the provider's batch API."""
+        part = 1.0 - self.batch_discount
+        cached = None if self.cached_input is None else self.cached_input * part
+        return ModelPrice(self.input * part, self.output * part, cached, 0.0)
 
     def cost(self, usage: Usage) -> int:
         """In nano-dollars, rounded up."""
@@ -56,6 +64,11 @@ class Spending(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def capped(self) -> bool:
         return self.max_cost is not None or self.max_tokens is not None
+
+    def through_batches(self) -> "Spending":
+        """As it applies to what is sent through the provider's batch API."""
+        prices = {model: price.through_batches() for model, price in self.prices.items()}
+        return msgspec.structs.replace(self, prices=prices)
 
     def price(self, model: str) -> ModelPrice | None:
         return self.prices.get(model) or self.prices.get(ANY_PRICE)

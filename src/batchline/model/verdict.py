@@ -44,6 +44,8 @@ class Retried(msgspec.Struct, frozen=True):
     usage: Usage = NO_USAGE
     # The attempt's error line, if its answer is kept. It is stored instead of the message.
     output: bytes = b""
+    # The upstream that may still work on it, so that it goes nowhere else; None: any may have it.
+    sent_to: str | None = None
 
 
 class Deferred(msgspec.Struct, frozen=True):
@@ -54,6 +56,10 @@ class Deferred(msgspec.Struct, frozen=True):
 
     item: Item
     delay: float = 0.0
+    # The upstream that may still work on it, so that it goes nowhere else; None: as before.
+    sent_to: str | None = None
+    # The upstream crashed while it had the item.
+    crashed: bool = False
 
 
 class TaskParked(msgspec.Struct, frozen=True):

@@ -41,3 +41,11 @@ class KeyLoad(msgspec.Struct, frozen=True):
     limited: bool
     # Why no connection to it can be made; None: it can, or nobody has tried.
     unreachable: str | None = None
+    # The name of the upstream, if several serve the key.
+    upstream: str | None = None
+    # How many requests the worker may have in flight there now, and at most; the name of what this follows.
+    # One limit may hold for several models. None: of a worker that does not report it.
+    limit: int | None = None
+    ceiling: int | None = None
+    auto: bool = False
+    signal: str | None = None

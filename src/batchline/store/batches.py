@@ -158,7 +158,7 @@ async def resume(session: Session, batch_id: UUID) -> bool:
     """Let a paused batch run; False if it is not paused."""
     resumed = bool(await session.rows(statement("resume"), {"batch": batch_id}))
     if resumed:
-        await steps.begin(session, batch_id)
+        await steps.begin_part(session, batch_id)
     return resumed
 
 

@@ -103,6 +103,11 @@ class BatchCreation:
         await run(self._connection, statement("reuse"), {"batch": self._new.id})
         return await self._read()
 
+    async def arrange(self) -> Batch:
+        """Hold the duplicates of the created batch back, and put its lines in order."""
+        await steps.arrange(self._connection, self._new.id)
+        return await self._read()
+
     async def begin_steps(self) -> Batch:
         """Hold the lines of the created batch back, and begin its first step."""
         await steps.hold_back(self._connection, self._new.id)

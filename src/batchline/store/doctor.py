@@ -18,6 +18,7 @@ from batchline.store.statements import statement
 _CHECKS = (
     "doctor_lanes",
     "doctor_spans",
+    "doctor_chunks",
     "doctor_steps",
     "doctor_batches",
     "doctor_operations",

@@ -58,6 +58,8 @@ class WorkerLoad(msgspec.Struct, frozen=True):
     items: int
     # Of Batchline; None: it has not reported yet.
     version: str | None
+    # The name of the upstream, if several serve the key.
+    sent_to: str | None = None
 
 
 class UpstreamReport(msgspec.Struct, frozen=True):
@@ -69,6 +71,14 @@ class UpstreamReport(msgspec.Struct, frozen=True):
     cut_off: int
     reason: str | None
     limited: bool
+    # The name of the upstream, if several serve the key.
+    upstream: str | None = None
+    # Requests that these workers may have in flight there now, and at most; None: not reported.
+    limit: int | None = None
+    ceiling: int | None = None
+    # Whether workers find the limit, and the name of what it follows.
+    auto: bool = False
+    signal: str | None = None
 
 
 class KeyLatency(msgspec.Struct, frozen=True):

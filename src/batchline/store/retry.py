@@ -123,5 +123,6 @@ async def put_back(connection: StoreConnection, batch_id: UUID, wanted: PutBack,
             "window_seconds": wanted.window_seconds,
         }
         await run(connection, statement("reopen_batch"), opened)
+        await run(connection, statement("hold_duplicates"), {"batch": batch_id})
         await run(connection, statement("note_failures"), {"batch": batch_id})
     return int(failed) + more

@@ -9,9 +9,9 @@ from batchline.store.address import InvalidSchemaName, parse
 from batchline.store.errors import summary, translate
 
 # The newest version that this program knows.
-HEAD = "0028"
+HEAD = "0032"
 # The oldest version that it can use. While a change is rolled out in two halves, this is older than HEAD.
-OLDEST_USABLE = "0028"
+OLDEST_USABLE = "0032"
 
 _USUAL_REMEDY = "check the host, the port and the names in --database"
 _REMEDIES = (

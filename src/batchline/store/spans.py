@@ -52,6 +52,21 @@ class Scope(msgspec.Struct, frozen=True):
     below: tuple[str, ...] | None = None
     # Batches of which the worker has as many lines as it may send.
     without: tuple[UUID, ...] = ()
+    # The name of the upstream that the lines are sent to, if their model has several.
+    sender: str | None = None
+
+    def covers(self, key: str, batch_id: UUID) -> bool:
+        """Whether it includes lines of this batch with this routing key."""
+        return self.batch_id in (None, batch_id) and self.includes(key)
+
+    def includes(self, key: str) -> bool:
+        """Whether it includes lines with this routing key, of some batch."""
+        return (
+            (self.keys is None or key in self.keys)
+            and key not in self.excluded
+            and not key.startswith(self.excluded_prefixes)
+            and (self.below is None or key.startswith(self.below))
+        )
 
     def params(self) -> dict[str, object]:
         left = [_literal(key) for key in self.excluded] + [
@@ -63,6 +78,7 @@ class Scope(msgspec.Struct, frozen=True):
             "below": None if self.below is None else [_literal(key) + "%" for key in self.below],
             "batch": self.batch_id,
             "without": list(self.without),
+            "sender": self.sender,
         }
 
 
@@ -86,14 +102,14 @@ async def claim(
             "max_tasks": max_tasks,
         },
     )
-    return [claim_of(row) for row in rows]
+    return [claim_of(row, scope.sender) for row in rows]
 
 
-def claim_of(row: Sequence[Any]) -> Claim:
+def claim_of(row: Sequence[Any], sender: str | None = None) -> Claim:
     of_span, settings, rest = row[:10], row[10], row[11:]
     *before, batch_id, attempt, task_id = of_span[:5]
     of_task = (*before, batch_id, attempt, task_ids.returned(batch_id, task_id))
-    values = (*of_task, *of_span[5:], msgspec.convert(settings, RunSettings), *rest)
+    values = (*of_task, *of_span[5:], msgspec.convert(settings, RunSettings), *rest, sender)
     return Claim(*values)
 
 
@@ -115,7 +131,7 @@ async def claim_new(
     if not rows:
         return [], []
     span_id, lane_id, of, attempt, task_id, size, url, model, key, seconds_left, settings, *rest = rows[0]
-    lease_left, concurrency, *_ = rest
+    lease_left, concurrency, tenant, *_ = rest
     claim = Claim(
         span_id=span_id,
         lane_id=lane_id,
@@ -130,6 +146,8 @@ async def claim_new(
         settings=msgspec.convert(settings, RunSettings),
         lease_left=lease_left,
         concurrency=concurrency,
+        tenant=tenant.decode(),
+        sender=scope.sender,
     )
     if any(body is None for *_, body in rows):
         return [claim], None
@@ -353,6 +371,13 @@ async def renew(session: Session, worker: WorkerId, loads: Sequence[KeyLoad] = (
         "version": __version__,
     }
     await session.rows(statement("renew"), params)
+
+
+async def near_deadline(session: Session, scope: Scope, seconds: float) -> list[tuple[UUID, str]]:
+    """Batches with lines to claim whose deadline is so near, with the routing keys of these lines."""
+    params = scope.params()
+    wanted = {"keys": params["keys"], "excluded": params["excluded"], "seconds": seconds}
+    return [(batch_id, key) for batch_id, key in await session.rows(statement("near_deadline"), wanted)]
 
 
 async def live_workers(session: Session) -> list[tuple[UUID, str]]:

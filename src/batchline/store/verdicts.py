@@ -1,4 +1,4 @@
-"""Verdicts as settle_v1 takes them: in groups of one kind on one span, and as columns instead of rows.
+"""Verdicts as settle_v2 takes them: in groups of one kind on one span, and as columns instead of rows.
 
 This runs for every finished item of a worker, so it is written for speed: one loop that sorts the verdicts,
 then list comprehensions, a column at a time.
@@ -36,15 +36,15 @@ from batchline.store.arrays import (
 )
 
 _MAX_INT = 2**31 - 1
-_COMPLETED, _FAILED, _RETRY, _DEFERRED, _UNKNOWN = range(5)
+_COMPLETED, _FAILED, _RETRY, _DEFERRED, _UNKNOWN, _CRASHED = range(6)
 _ANSWERED = (Completed, Failed, Retried)
 
-# What the verdicts of a group have in common: span, kind, status code, delay, the key of the cause, lane and
-# batch; or instead of the batch, where each verdict is to stand in a group of its own, its number. Two claims
-# may have one span's number, of which one is stale: see record_verdicts_v1.sql. All items of a claim share
-# the object that is the batch's id, also after routing. Its address stands for it: UUIDs are hashed in Python
-# code.
-_Key: TypeAlias = tuple[int, int, int | None, float, str | None, int, int]
+# What the verdicts of a group have in common: span, kind, status code, delay, the key of the cause, the
+# upstream that may still work on them, lane and batch; or instead of the batch, where each verdict is to
+# stand in a group of its own, its number. Two claims may have one span's number, of which one is stale: see
+# record_verdicts_v2.sql. All items of a claim share the object that is the batch's id, also after routing.
+# Its address stands for it: UUIDs are hashed in Python code.
+_Key: TypeAlias = tuple[int, int, int | None, float, str | None, str | None, int, int]
 _Group: TypeAlias = list[Verdict]
 _Value = TypeVar("_Value")
 
@@ -65,17 +65,22 @@ class Grouped:
             span_id, lane_id, own = claim.span_id, claim.lane_id, number if apart else id(claim.batch_id)
             match verdict:
                 case Completed():
-                    key: _Key = (span_id, _COMPLETED, verdict.status_code, 0.0, None, lane_id, own)
+                    key: _Key = (span_id, _COMPLETED, verdict.status_code, 0.0, None, None, lane_id, own)
                 case Failed():
                     why = cause_of_line(verdict.output, verdict.status_code, verdict.item.custom_id)
-                    key = (span_id, _FAILED, verdict.status_code, 0.0, self._noted(why), lane_id, own)
+                    cause_key = self._noted(why)
+                    key = (span_id, _FAILED, verdict.status_code, 0.0, cause_key, None, lane_id, own)
                 case Retried():
                     why = cause(verdict.error_code, verdict.message)
-                    key = (span_id, _RETRY, None, verdict.delay, self._noted(why), lane_id, own)
+                    sent_to = verdict.sent_to
+                    key = (span_id, _RETRY, None, verdict.delay, self._noted(why), sent_to, lane_id, own)
                 case Deferred():
-                    key = (span_id, _DEFERRED, None, verdict.delay, None, lane_id, own)
+                    kind = _CRASHED if verdict.crashed else _DEFERRED
+                    sent_to = verdict.sent_to or claim.sent_to
+                    key = (span_id, kind, None, verdict.delay, None, sent_to, lane_id, own)
                 case SubmissionUnknown():
-                    key = (span_id, _UNKNOWN, None, verdict.delay, None, lane_id, own)
+                    sent_to = claim.sent_to or claim.sender
+                    key = (span_id, _UNKNOWN, None, verdict.delay, None, sent_to, lane_id, own)
                 case TaskParked():
                     self.parked.append(verdict)
                     continue
@@ -117,8 +122,8 @@ class Grouped:
         return [verdict for no in nos for verdict in self._groups[no - 1]]
 
     def columns(self) -> dict[str, object]:
-        columns = zip(*self._keys, strict=True) if self._keys else [()] * 7
-        spans, kinds, status_codes, delays, causes, lanes, _ = columns
+        columns = zip(*self._keys, strict=True) if self._keys else [()] * 8
+        spans, kinds, status_codes, delays, causes, senders, lanes, _ = columns
         ordinals = [[verdict.item.ordinal for verdict in group] for group in self._groups]
         usages = [_usages(group) for group in self._groups]
         inputs = [_counts([usage.input_tokens for usage in group]) for group in usages]
@@ -148,6 +153,7 @@ class Grouped:
             **self._retried(),
             **self._caused(causes),
             **self._emitted(),
+            "senders": TextArray([None if name is None else _text(name) for name in senders]),
             "lanes": Int8Array(lanes),
             "batches": [group[0].item.claim.batch_id for group in self._groups],
         }

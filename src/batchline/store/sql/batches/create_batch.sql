@@ -1,7 +1,8 @@
 -- create_batch: one row for the batch and one for each lane of its file, whatever the number of lines.
 --
 -- The lanes' routing key is the upstream that the batch names, or else each lane's model. That of a reserved batch begins
--- with `run:`, so that a worker leaves it alone by its scope alone: the claim needs no further condition. Lines of Python
+-- with `run:`, so that a worker leaves it alone by its scope alone: the claim needs no further condition. If its lines go through a
+-- batch API, `batch:` follows: no worker may send them directly, so only the same `run` works on them. Lines of Python
 -- operations are routed by their url, which no upload can have; a model of such a name gets another key.
 --
 -- A lane without lines is fed: it gets its lines while the batch runs (emit). A batch that accepts items has only such lanes.
@@ -31,6 +32,7 @@ part AS (
         coalesce(
             CASE WHEN starts_with(part.url, 'python:') THEN part.url END,
             CASE WHEN (%(settings)s::jsonb ->> 'reserved')::boolean THEN 'run:' ELSE '' END
+            || CASE WHEN %(settings)s::jsonb ->> 'relay' IS NOT NULL THEN 'batch:' ELSE '' END
             || (%(settings)s::jsonb ->> 'upstream'),
             CASE WHEN starts_with(part.model, 'python:') THEN 'model:' ELSE '' END || part.model
         ) AS key

@@ -10,5 +10,5 @@ FROM (
     ORDER BY created_at DESC, id DESC
     LIMIT %(limit)s
 ) AS b
-CROSS JOIN LATERAL batchline.unfinished_v1(b.id, b.finalizing_at IS NOT NULL) AS u
+CROSS JOIN LATERAL batchline.unfinished_v2(b.id, b.finalizing_at IS NOT NULL) AS u
 ORDER BY b.created_at DESC, b.id DESC

@@ -9,7 +9,8 @@ SELECT
 FROM (
     SELECT s.lane_id, s.batch_id, 'processing' AS state, batchline.span_size(s.outstanding) AS items
     FROM batchline.spans AS s
-    WHERE s.task_id IS NOT NULL
+    -- A chunk that is held has a task, and counts as unknown.
+    WHERE s.task_id IS NOT NULL AND s.submission IS NULL
     UNION ALL
     SELECT s.lane_id, s.batch_id, 'submission_unknown', batchline.span_size(s.outstanding)
     FROM batchline.spans AS s

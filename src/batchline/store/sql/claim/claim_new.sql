@@ -1,4 +1,4 @@
--- claim_new: give the first lines of a batch that was just announced to an idle worker. See functions/claim_new_v1.sql.
-SELECT * FROM batchline.claim_new_v1(
-    %(worker)s, %(name)s, %(lease)s, %(keys)s, %(excluded)s, %(below)s, %(batch)s, %(limit)s::integer
+-- claim_new: give the first lines of a batch that was just announced to an idle worker. See functions/claim_new_v2.sql.
+SELECT * FROM batchline.claim_new_v2(
+    %(worker)s, %(name)s, %(lease)s, %(keys)s, %(excluded)s, %(below)s, %(batch)s, %(limit)s::integer, %(sender)s
 )

@@ -45,6 +45,8 @@ held AS (
         FROM batchline.spans AS s
         CROSS JOIN LATERAL (SELECT * FROM batchline.lanes WHERE lanes.id = s.lane_id LIMIT 1) AS n
         WHERE s.worker_id = w.id
+          -- A relay takes chunks over, and looks for them by itself.
+          AND (s.task_id IS NULL OR NOT starts_with(s.task_id, 'chunk:'))
           AND n.open
           AND n.deadline > now()
           AND batchline.in_scope_v1(n.key, %(keys)s::text[], %(excluded)s::text[], NULL)

@@ -23,7 +23,7 @@ CROSS JOIN LATERAL (
       AND (%(viewer)s::text IS NULL OR c.submitted_by IS NULL OR c.submitted_by = %(viewer)s::text)
     LIMIT 1
 ) AS b
-CROSS JOIN LATERAL batchline.unfinished_v1(b.id, b.finalizing_at IS NOT NULL) AS u
+CROSS JOIN LATERAL batchline.unfinished_v2(b.id, b.finalizing_at IS NOT NULL) AS u
 LEFT JOIN LATERAL (SELECT f.filename FROM batchline.files AS f WHERE f.id = b.file_id LIMIT 1) AS file ON true
 LEFT JOIN LATERAL (
     SELECT o.operation, o.approval FROM batchline.operation_batches AS o WHERE o.batch_id = b.id LIMIT 1

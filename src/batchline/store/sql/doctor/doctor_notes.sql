@@ -1,5 +1,6 @@
 -- doctor_notes: list what is not wrong, but worth knowing: items held by dead workers, which the next claim takes over;
--- items that a provider may have accepted without an answer;
+-- items that a provider may have accepted without an answer; chunks of a provider's batch that have no lines any more, and which a
+-- relay or the task canceller ends;
 -- batches whose files could not be written yet; and rows of deleted batches and files, which the maintenance task
 -- `orphans` removes.
 WITH
@@ -29,6 +30,16 @@ note AS (
       AND s.worker_id IS NULL
       AND (%(batch)s::uuid IS NULL OR s.batch_id = %(batch)s::uuid)
     GROUP BY s.batch_id, s.lane_id
+    UNION ALL
+    SELECT
+        'chunk_left',
+        c.batch_id,
+        c.lane_id,
+        format('chunk %%s of upstream %%s has no lines any more, and is to be ended at the provider', c.id, c.upstream)
+    FROM batchline.provider_chunks AS c
+    WHERE c.state <> 'done'
+      AND NOT EXISTS (SELECT FROM batchline.spans AS s WHERE s.id = c.span_id AND s.task_id = 'chunk:' || c.id)
+      AND (%(batch)s::uuid IS NULL OR c.batch_id = %(batch)s::uuid)
     UNION ALL
     SELECT
         'finalize_failed',

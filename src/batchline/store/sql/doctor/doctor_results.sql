@@ -138,6 +138,21 @@ finding AS (
     FROM batchline.batches AS b
     JOIN tally AS t ON t.batch_id = b.id
     WHERE b.purging_at IS NULL AND b.reused <> t.reused
+    UNION ALL
+    -- A duplicate that was sent after all is not counted.
+    SELECT 'duplicates', b.id, NULL, format('the batch counts %%s answered duplicates; %%s have a result', b.duplicates, d.answered)
+    FROM batchline.batches AS b
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS answered
+        FROM batchline.duplicates AS d
+        CROSS JOIN LATERAL unnest(d.line_nos) AS line (no)
+        JOIN batchline.results AS r ON r.lane_id = d.lane_id AND r.line_no = line.no
+        WHERE d.batch_id = b.id
+    ) AS d
+    WHERE b.duplicates > d.answered
+      AND b.duplicates > 0
+      AND b.purging_at IS NULL
+      AND (%(batch)s::uuid IS NULL OR b.id = %(batch)s::uuid)
 )
 SELECT name, NULL::uuid AS file_id, batch_id, lane_id, message
 FROM finding

@@ -1,5 +1,5 @@
 -- doctor_spans: check that outstanding ordinals of spans were claimed, are in only one span, and belong to a batch that
--- still runs. Spans are few. Overlaps are found by sorting the ranges of each lane: a range overlaps if it starts
+-- still runs; and that the chunk of a span exists and is not done: otherwise no relay takes its lines. Spans are few. Overlaps are found by sorting the ranges of each lane: a range overlaps if it starts
 -- before all previous ones have ended.
 WITH
 span AS (
@@ -45,6 +45,19 @@ finding AS (
     SELECT 'span_frozen', lane_batch_id, lane_id, format('span %%s still exists, but the batch is frozen or has ended', id)
     FROM span
     WHERE finalizing_at IS NOT NULL OR ended_at IS NOT NULL
+    UNION ALL
+    SELECT
+        'span_chunk',
+        lane_batch_id,
+        lane_id,
+        format('span %%s belongs to the provider''s chunk %%s, which does not exist or is done', id, substr(task_id, 7))
+    FROM span
+    WHERE starts_with(task_id, 'chunk:')
+      AND NOT EXISTS (
+          SELECT
+          FROM batchline.provider_chunks AS c
+          WHERE c.batch_id = span.batch_id AND 'chunk:' || c.id = span.task_id AND c.span_id = span.id AND c.state <> 'done'
+      )
     UNION ALL
     SELECT
         'span_overlap',

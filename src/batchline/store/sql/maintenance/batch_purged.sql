@@ -1,5 +1,5 @@
 -- batch_purged: mark a batch as purged, unless results or attempts are left because another worker still deletes them. The
--- causes of its failures quote its upstream, so they are deleted, too.
+-- causes of its failures quote its upstream, so they are deleted, too, and so are its duplicates, which no retry needs any more.
 WITH
 purged AS (
     UPDATE batchline.batches AS b
@@ -16,6 +16,9 @@ purged AS (
             )
       )
     RETURNING b.id
+),
+known AS (
+    DELETE FROM batchline.duplicates AS d USING purged WHERE d.batch_id = purged.id
 )
 DELETE FROM batchline.failure_causes AS f
 USING purged

@@ -4,7 +4,7 @@
 -- worker that claims it after the delay gets the task id and polls the task, instead of sending the items again. Only the
 -- holder may park. One task id is known once per upstream, kept by a unique index: a second park of the same task is an error, not a
 -- second task. Ids of Python operations are unique per item (store/task_ids.py). The span
--- must be of the lane and the batch that the task is for, as in record_verdicts_v1.
+-- must be of the lane and the batch that the task is for, as in record_verdicts_v2.
 --
 -- A task that is still running is parked again by the worker that polled it: its span is freed, with `losses` as given:
 -- a poll that has succeeded forgets how many workers were lost before.

@@ -1,11 +1,11 @@
--- settle: take the verdicts of one worker. See functions/settle_v1.sql.
+-- settle: take the verdicts of one worker. See functions/settle_v2.sql.
 --
 -- Who waits for results is notified of each batch that has none left to wait for. Its end, with its files, comes later. The
 -- notification is not part of the function, so that programs of an earlier version can share it.
 SELECT
     batch_id, ended, finished, closing, paused, step_ended, emitted, refused,
     CASE WHEN finished THEN pg_notify('batchline', 'finished ' || batch_id) IS NULL END AS notified
-FROM batchline.settle_v1(
+FROM batchline.settle_v2(
     %(worker)s,
     %(spans)b,
     %(kinds)b,
@@ -38,6 +38,7 @@ FROM batchline.settle_v1(
     %(cause_keys)b,
     %(cause_codes)b,
     %(cause_messages)b,
+    %(senders)b,
     %(emitted_groups)b,
     %(emitted_urls)b,
     %(emitted_ids)b,

@@ -1,2 +1,2 @@
--- begin_step: let the next step of a batch run, if it is time for it. See functions/begin_step_v1.sql.
-SELECT batchline.begin_step_v1(%(batch)s)
+-- begin_step: let the next step of a batch run, or answer its duplicates, if it is time for it. See functions/begin_step_v2.sql.
+SELECT batchline.begin_step_v2(%(batch)s)

@@ -57,6 +57,25 @@ async def test_it_wants_more_once_half_of_its_items_are_taken() -> None:
         await refill
 
 
+async def test_it_wants_more_for_a_taker_that_waits_once_a_lowered_limit_allows_more() -> None:
+    limit = InFlightLimit(SLOTS)
+    slots = Slots(limit)
+    buffer = Buffer(WorkerSettings(), Rate(lambda: 0.0), slots, BodyMemory(2**29), 2**20)
+    buffer.put([an_item(number) for number in range(1, SLOTS)])
+    running = [send(buffer, slots) for _ in range(SLOTS - 1)]
+    taker = asyncio.create_task(buffer.take())
+    await asyncio.sleep(0)
+    limit.resize(1)
+    assert not buffer.wanted()
+    buffer.mark_full()
+    for item in running:
+        end(buffer, slots, item)
+    assert buffer.wanted() == 1
+    assert buffer.refilling
+    buffer.close()
+    assert await taker is None
+
+
 async def test_it_wants_nothing_until_there_is_room_for_the_next_items() -> None:
     buffer, memory = a_buffer(max_bytes=1000)
     item = an_item(body=b"x" * 600)

@@ -13,7 +13,7 @@ from batchline.cli.display.slowness import slowness
 from batchline.cli.display.tables import print_table
 from batchline.cli.display.units import about, age, count, counted, duration, latency, percent, rate, size
 from batchline.model import BatchStatus, CauseCount, ItemCounts
-from batchline.upstreams.view import Latencies, UpstreamView
+from batchline.upstreams.view import Latencies, LimitingBudget, UpstreamView
 
 CALM = UpstreamView("http://a", 3, 64, 64, full=False, p50=0.2, p95=0.5, oldest=1.0)
 COUNTS = ItemCounts(1000, 900, 12, 80, 5, 3, 0, 0)
@@ -82,6 +82,14 @@ def test_quantiles_are_of_the_last_answers() -> None:
     [
         (CALM, None),
         (replace(CALM, rate_limit=19.8), "upstream limits to 20/s"),
+        (
+            replace(CALM, budget=LimitingBudget(1200, None, 9, 0.3)),
+            "at the budget of 1,200 requests per minute",
+        ),
+        (
+            replace(CALM, budget=LimitingBudget(6, 5000, 9, 8.1)),
+            "at the budget of 6 requests and 5,000 tokens per minute, next request in 8 s",
+        ),
         (replace(CALM, rate_limit=0.5, paused_for=16.8), "upstream asks to wait, next request in 17 s"),
         (replace(CALM, full=True, p50=20.0), "64 of 64 in flight, p50 20 s"),
         (replace(CALM, full=True, p50=None), "64 of 64 in flight"),
@@ -90,12 +98,19 @@ def test_quantiles_are_of_the_last_answers() -> None:
             "8 of 8 in flight (lowered from 64 after time-outs), p50 200 ms",
         ),
         (
-            replace(CALM, unreachable_for=12.3, next_try=4.1, reason="Connection refused", rate_limit=5.0),
+            replace(
+                CALM,
+                unavailable_for=12.3,
+                next_try=4.1,
+                reason="Connection refused",
+                connects=False,
+                rate_limit=5.0,
+            ),
             "upstream unreachable for 12 s, next try in 4 s: Connection refused",
         ),
         (
-            replace(CALM, unreachable_for=12.3, next_try=0.0),
-            "upstream unreachable for 12 s, trying again now",
+            replace(CALM, unavailable_for=12.3, next_try=0.0, reason="it answers 502"),
+            "upstream unavailable for 12 s, trying again now: it answers 502",
         ),
     ],
 )
@@ -133,7 +148,7 @@ def test_what_other_parts_know_is_displayed_if_it_is_there() -> None:
 
 @pytest.mark.parametrize("columns", [20, 40, 80, 129, 130, 200])
 def test_no_line_is_wider_than_the_terminal(columns: int) -> None:
-    view = replace(CALM, unreachable_for=12.0, reason="x" * 300)
+    view = replace(CALM, unavailable_for=12.0, reason="x" * 300)
     causes = (cause("cause " * 60), cause("a\nb\x1b[2J"))
     busy = replace(RUNNING, upstream=view, reused=40, cost="$1.23", causes=causes)
     lines = drawn(busy, columns, title="長い名前" * 30)
@@ -149,7 +164,7 @@ def test_the_last_line_leaves_room_for_the_echo_of_ctrl_c(columns: int) -> None:
 
 def test_without_its_upstream_a_batch_has_no_time_left() -> None:
     assert RUNNING.seconds_left is not None
-    assert replace(RUNNING, upstream=replace(CALM, unreachable_for=3.0)).seconds_left is None
+    assert replace(RUNNING, upstream=replace(CALM, unavailable_for=3.0)).seconds_left is None
 
 
 @pytest.mark.parametrize("columns", [30, 40, 60, 80])

@@ -334,32 +334,30 @@ async def test_a_failed_connection_is_not_an_attempt() -> None:
         assert upstream.requests == []
 
 
-async def test_failures_to_connect_wait_longer_round_by_round_until_an_answer(log: StringIO) -> None:
-    time = 0.0
+async def test_lines_wait_while_no_connection_can_be_made_and_it_is_tried_less_and_less_often(
+    log: StringIO,
+) -> None:
+    time, timers = 0.0, Timers()
     taken, url = an_upstream_that_refuses()
-
-    def at_once(_seconds: float) -> asyncio.Timeout:
-        # Some of a round may begin when another has failed already, and then wait for the next one. Time
-        # stands still meanwhile: so they are of the same round all the same.
-        return asyncio.timeout(0)
-
-    async with an_executor(clock=lambda: time, random=lambda: 1.0, timer=at_once) as executor:
-
-        async def delays_of_a_round() -> set[float]:
-            verdicts = await asyncio.gather(*(executor.run(an_item(url, line_no=n)) for n in range(1, 9)))
-            return {cast(Deferred, verdict).delay for verdict in verdicts}
-
+    async with an_executor(clock=lambda: time, random=lambda: 1.0, timer=timers) as executor:
+        first = an_item(url)
+        assert await executor.run(first) == Deferred(first, 0.5)
+        waiting = asyncio.create_task(executor.run(an_item(url)))
         for expected in (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0):
-            assert await delays_of_a_round() == {expected}
+            assert await timers.requested.get() == expected
             time += expected
+            timers.ring()
+        assert await timers.requested.get() == 30.0
         assert log.getvalue().count("upstream unreachable") == 1
 
         async with upstream_that(answers_well, sock=taken):
-            assert isinstance(await executor.run(an_item(url)), Completed)
+            time += 30.0
+            timers.ring()
+            assert isinstance(await waiting, Completed)
             assert unreachable(executor.upstreams) == {}
-        assert log.getvalue().count("upstream reachable again") == 1
+        assert log.getvalue().count("upstream available again") == 1
 
-        assert await delays_of_a_round() == {0.5}
+        assert await executor.run(first) == Deferred(first, 0.5)
 
 
 async def test_a_request_that_waited_while_the_lease_was_lost_is_not_sent() -> None:
@@ -367,15 +365,22 @@ async def test_a_request_that_waited_while_the_lease_was_lost_is_not_sent() -> N
     taken, url = an_upstream_that_refuses()
     names, time, timers = ["first"], 0.0, Timers()
     async with an_executor(clock=lambda: time, random=lambda: 1.0, timer=timers) as executor:
-        executor.fenced_by(lambda: names[-1])
         assert isinstance(await executor.run(an_item(url)), Deferred)
+        waits = asyncio.Event()
+
+        def fence() -> object:
+            waits.set()
+            return names[-1]
+
+        executor.fenced_by(fence)
         async with upstream_that(answers_well, sock=taken) as upstream:
             waiting = asyncio.create_task(executor.run(an_item(url)))
+            await waits.wait()
             time += await timers.requested.get()
             names.append("second")
             timers.ring()
             assert isinstance(await waiting, Deferred)
-            assert upstream.requests == []
+            assert "POST" not in {each.method for each in upstream.requests}
             assert isinstance(await executor.run(an_item(url)), Completed)
 
 
@@ -401,7 +406,7 @@ async def test_a_request_that_waits_for_the_pace_waits_longer_after_another_refu
         async with an_executor(clock=lambda: time, timer=timers) as executor, asyncio.timeout(60):
             early = asyncio.create_task(executor.run(an_item(upstream.url)))
             await upstream.arrived.wait()
-            assert isinstance(await executor.run(an_item(upstream.url)), Retried)
+            assert isinstance(await executor.run(an_item(upstream.url)), Deferred)
             waiting = asyncio.create_task(executor.run(an_item(upstream.url)))
             assert await timers.requested.get() == 5.0
 

@@ -51,7 +51,7 @@ def test_a_round_of_answers_raises_the_limit_by_one_up_to_its_maximum() -> None:
     limit.forget(an_item())
     for _ in range(4 + 5 + 6 + 7):
         assert limit.adapting
-        limit.answered(an_item(2))
+        limit.answered(an_item(2), limit.round)
         values.append(limit.value)
     assert values == [4] * 3 + [5] * 5 + [6] * 6 + [7] * 7 + [8]
     assert not limit.adapting, "then nothing more is counted"
@@ -63,11 +63,16 @@ def test_a_line_that_always_times_out_is_exempt_a_few_times_only() -> None:
     assert not time_out(limit, 8), "another line is another matter"
 
 
+def test_of_many_lines_that_timed_out_the_oldest_are_forgotten() -> None:
+    limit = InFlightLimit(64)
+    assert not any(time_out(limit, number) for number in range(1, 10_100))
+
+
 def test_a_line_that_was_answered_is_not_remembered() -> None:
     limit = InFlightLimit(64)
     for _ in range(8):
         time_out(limit, 7)
-    limit.answered(an_item(7))
+    limit.answered(an_item(7), limit.round)
     assert not time_out(limit, 7)
 
 

@@ -7,7 +7,10 @@ from typing import cast
 import pytest
 
 from batchline.model import Claim, Completed, Deferred, Failed, Item, KeyLoad, RunSettings
+from batchline.model.concurrency import AutoConcurrency
 from batchline.model.ids import new_id
+from batchline.upstreams.concurrency_controller import START
+from batchline.upstreams.in_flight_limit import InFlightLimit
 from batchline.worker.load import LoadMeter
 from batchline.worker.producer import Producer
 
@@ -19,6 +22,7 @@ class World:
         self.now = 0.0
         self.slowed = False
         self.outage: str | None = None
+        self.limit = InFlightLimit(16)
         self._running: list[Item] = []
         self._meter = LoadMeter(lambda: self.now)
 
@@ -60,6 +64,17 @@ def test_an_upstream_that_cannot_be_reached_is_reported_with_the_reason(world: W
     world.slowed, world.outage = False, None
     load = world.only()
     assert (load.limited, load.unreachable) == (False, None)
+
+
+def test_the_limit_is_reported_with_what_it_follows(world: World) -> None:
+    world.in_flight(an_item())
+    load = world.only()
+    assert (load.limit, load.ceiling, load.auto, load.signal) == (16, 16, False, "as_set")
+    world.limit = InFlightLimit(AutoConcurrency(200))
+    load = world.only()
+    assert (load.limit, load.ceiling, load.auto, load.signal) == (START, 200, True, "starting")
+    world.in_flight()
+    assert world.only().limit is None, "of a key that it has nothing for, nobody asks"
 
 
 def test_an_idle_worker_reports_nothing(world: World) -> None:
@@ -127,7 +142,7 @@ def test_answers_that_come_in_waves_have_a_steady_rate(world: World) -> None:
 
 def test_a_slowed_producer_marks_its_keys(world: World) -> None:
     world.in_flight(an_item("a"))
-    other = SimpleNamespace(slowed=True, outage=None, running=lambda: [an_item("b")])
+    other = SimpleNamespace(limit=InFlightLimit(1), slowed=True, outage=None, running=lambda: [an_item("b")])
     world.now = 5.0
     loads = world._meter.loads([cast(Producer, world), cast(Producer, other)])
     assert {load.key: load.limited for load in loads} == {"a": False, "b": True}

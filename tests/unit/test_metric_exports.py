@@ -11,10 +11,12 @@ from batchline.metrics import exports
 from batchline.metrics.demand import Demand, ModelDemand, UpstreamDemand
 from batchline.metrics.labels import UpstreamNames
 from batchline.store.providers import ProviderCounts
-from batchline.upstreams.view import UpstreamView
+from batchline.upstreams.view import LimitingBudget, UpstreamView
 
 GPU = UpstreamSettings("gpu", "http://user:secret@gpu.example/v1", models=("small",))
-VIEW = UpstreamView("http://gpu.example/v1", 3, 16, 64, full=False, p50=0.2, p95=0.5, oldest=1.5)
+VIEW = UpstreamView(
+    "http://gpu.example/v1", 3, 16, 64, full=False, p50=0.2, p95=0.5, oldest=1.5, signal_label="knee"
+)
 MODEL = ModelDemand("small", 10, 5.0, 100.0, 2, 1.0)
 UPSTREAM = UpstreamDemand(GPU.base_url, 10, 2, 1.0, 0.5, 90.0, False, 1, 1, [MODEL])
 
@@ -39,23 +41,51 @@ def test_a_view_has_the_name_of_the_settings_and_what_limits_it() -> None:
         "upstream_in_flight gpu": 3,
         "upstream_limit gpu": 16,
         "upstream_max_limit gpu": 64,
+        "upstream_limit_signal gpu knee": 1,
         "upstream_oldest_request_seconds gpu": 1.5,
         "upstream_latency_seconds gpu 50": 0.2,
         "upstream_latency_seconds gpu 95": 0.5,
         "upstream_reachable gpu": 1,
+        "upstream_available gpu": 1,
+        "upstream_crashes_total gpu": 0,
+        "upstream_suspects gpu": 0,
         "upstream_rate_limited gpu": 0,
+        "budget_waiting_requests gpu": 0,
+        "budget_wait_seconds gpu": 0,
     }
 
 
+def test_signals_of_two_upstreams_with_one_label_are_both_exported() -> None:
+    found = samples(exports.upstreams([VIEW, VIEW, replace(VIEW, signal_label="refused")], names()))
+    assert (found["upstream_limit_signal gpu knee"], found["upstream_limit_signal gpu refused"]) == (1, 1)
+
+
+def test_requests_that_wait_for_a_budget_are_counted() -> None:
+    limited = replace(VIEW, budget=LimitingBudget(600, None, waiting=7, seconds=2.5))
+    found = samples(exports.upstreams([VIEW, limited], names()))
+    assert (found["budget_waiting_requests gpu"], found["budget_wait_seconds gpu"]) == (7, 2.5)
+
+
 def test_an_outage_is_reported_while_somebody_tries() -> None:
-    down = replace(VIEW, unreachable_for=500.0, last_try=10.0)
-    assert samples(exports.upstreams([down], names()))["upstream_reachable gpu"] == 0
-    forgotten = replace(down, last_try=500.0)
-    assert "upstream_reachable gpu" not in samples(exports.upstreams([forgotten], names()))
+    down = replace(VIEW, unavailable_for=500.0, last_try=10.0, connects=False)
+    found = samples(exports.upstreams([down], names()))
+    assert (found["upstream_reachable gpu"], found["upstream_available gpu"]) == (0, 0)
+    found = samples(exports.upstreams([replace(down, last_try=500.0)], names()))
+    assert not {"upstream_reachable gpu", "upstream_available gpu"} & set(found)
+
+
+def test_an_upstream_behind_a_gateway_is_unavailable_and_reachable() -> None:
+    found = samples(exports.upstreams([replace(VIEW, unavailable_for=5.0, reason="it answers 502")], names()))
+    assert (found["upstream_reachable gpu"], found["upstream_available gpu"]) == (1, 0)
+
+
+def test_crashes_and_suspects_are_counted() -> None:
+    found = samples(exports.upstreams([VIEW, replace(VIEW, crashes=3, suspects=9)], names()))
+    assert (found["upstream_crashes_total gpu"], found["upstream_suspects gpu"]) == (3, 9)
 
 
 def test_upstreams_with_one_label_are_one_sample() -> None:
-    slow = replace(VIEW, in_flight=4, p50=None, p95=9.0, unreachable_for=1.0, rate_limit=2.0)
+    slow = replace(VIEW, in_flight=4, p50=None, p95=9.0, unavailable_for=1.0, connects=False, rate_limit=2.0)
     found = samples(exports.upstreams([VIEW, slow], names()))
     assert found["upstream_in_flight gpu"] == 7
     assert found["upstream_latency_seconds gpu 50"] == 0.2

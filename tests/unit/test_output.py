@@ -182,6 +182,19 @@ def test_any_mixture_of_surrogates_is_read_as_utf16_reads_it(units: list[int]) -
             Usage(8),
             id="vLLM",
         ),
+        # /v1/messages: the input is counted apart from what was cached.
+        (
+            {
+                "input_tokens": 5,
+                "cache_creation_input_tokens": 20,
+                "cache_read_input_tokens": 100,
+                "output_tokens": 7,
+            },
+            Usage(125, 100, 7, 0),
+        ),
+        # Rerankers.
+        ({"total_tokens": 42}, Usage(42, 0, 0, 0)),
+        ({"prompt_tokens": 3, "total_tokens": "strange", "completion_tokens": 4}, Usage(3, 0, 4, 0)),
     ],
 )
 def test_usage_is_read_in_either_dialect(usage: object, expected: Usage) -> None:

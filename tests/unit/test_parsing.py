@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchline.files.parsing import Code, LineColumns, LineError, Reader, ReadingRules
+from batchline.model.endpoints import Endpoints
 from tests.support.parsing import read
 
 CHAT = "/v1/chat/completions"
@@ -193,7 +194,7 @@ def test_a_model_is_unknown_only_where_models_are_known() -> None:
 
 def test_urls_can_be_allowed_that_openai_does_not_have() -> None:
     own = line(url=b'"/v1/rerank"')
-    assert not read(own, rules=ReadingRules(allowed_urls=frozenset({"/v1/rerank"})))[0].errors()
+    assert not read(own, rules=ReadingRules(Endpoints(("/v1/rerank",))))[0].errors()
 
 
 @pytest.mark.parametrize("content", [b"", b"\n\n\n", b" \r\n\t\n", b"\xef\xbb\xbf", b"\xef\xbb\xbf\r\n"])

@@ -11,7 +11,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from batchline.config import durations
-from batchline.model import PROVIDER_NAMES, Recovery
+from batchline.model import BATCH_APIS, PROVIDER_NAMES, Recovery, Via
+from batchline.model.concurrency import MAX_CEILING, AutoConcurrency, parsed_concurrency
+from batchline.model.endpoints import is_pattern
 from batchline.secrets.addresses import public_url
 
 MIB = 2**20
@@ -89,6 +91,20 @@ def count(minimum: int, maximum: int) -> Kind:
     return Kind(f"a whole number from {minimum:,} to {maximum:,}", accepts, metavar="N")
 
 
+def concurrency() -> Kind:
+    """How many requests at once: a number, or what measuring finds, up to a ceiling."""
+    expected = f'"auto", "auto:N" with a ceiling, or a whole number from 1 to {MAX_CEILING:,}'
+
+    def accepts(value: Any) -> bool:
+        return parsed_concurrency(value) is not None
+
+    return Kind(expected, accepts, parsed_concurrency, display=_display_concurrency, metavar="N|auto")
+
+
+def _display_concurrency(value: Any) -> str:
+    return f'"{value}"' if isinstance(value, AutoConcurrency) else _display(value)
+
+
 def amount(minimum: float, maximum: float) -> Kind:
     """A number, whole or not."""
 
@@ -126,7 +142,9 @@ def size(minimum: int = 1, unit: str = "B") -> Kind:
     )
 
 
-def _size_text(size: int) -> str:
+def _size_text(size: int | None) -> str:
+    if size is None:
+        return "none"
     unit = next(unit for unit in ("TiB", "GiB", "MiB", "KiB", "B") if size % _UNITS[unit] == 0)
     return f'"{size // _UNITS[unit]}{unit}"'
 
@@ -174,6 +192,8 @@ def _one_of(names: Sequence[str]) -> str:
     return " or ".join(f'"{name}"' for name in names)
 
 
+REQUESTS_PER_MINUTE = count(1, 1_000_000_000)
+TOKENS_PER_MINUTE = count(1, 1_000_000_000_000)
 SWITCH = Kind("true or false", lambda value: type(value) is bool)
 TEXT = _text("a text that is not empty")
 NAME = _text("letters, digits, dots, dashes and underscores, at most 64", _is(_NAME))
@@ -190,6 +210,13 @@ ENDPOINT = _text(
     "URL",
 )
 URLS = Kind("a list of http:// or https:// URLs", _list_of(_is_url), tuple, _split, metavar="URLS")
+ENDPOINTS = Kind(
+    "a list of paths such as /v1/score, or /v1/* for all below, without dots, queries and escapes",
+    _list_of(is_pattern),
+    tuple,
+    _split,
+    metavar="PATHS",
+)
 PATH = Kind("a path", _is_text, Path, from_text=str, metavar="PATH")
 TIME_OR_NEVER = Kind(
     f'"{_NEVER}", or {time().expected}',
@@ -225,11 +252,27 @@ PROVIDER = _text(_one_of(PROVIDER_NAMES), lambda value: value in PROVIDER_NAMES,
 RECOVERY = Kind(
     _one_of(list(Recovery)), lambda value: value in list(Recovery), Recovery, from_text=str, metavar="HOW"
 )
+VIA = Kind(_one_of(list(Via)), lambda value: value in list(Via), Via, from_text=str, metavar="HOW")
+BATCH_API = _text(_one_of(BATCH_APIS), lambda value: value in BATCH_APIS, "NAME")
+_BATCH_RECOVERIES = [Recovery.HOLD, Recovery.RESUBMIT]
+BATCH_RECOVERY = Kind(
+    _one_of(_BATCH_RECOVERIES),
+    lambda value: value in _BATCH_RECOVERIES,
+    Recovery,
+    from_text=str,
+    metavar="HOW",
+)
 METHOD = Kind("an HTTP method", _is_text, str.upper)
 TEMPLATE = Kind("a template: a text, a table or a list", lambda value: type(value) in (str, dict, list))
 TABLE = Kind("a table", lambda value: isinstance(value, dict))
 TABLES = Kind("a list of tables", _list_of(TABLE.accepts), tuple)
 TEXT_TABLE = Kind("a table of texts", _table_of(lambda value: type(value) is str))
+ALIASES = Kind('a table of texts, such as { "small" = "org/small-1b" }', _table_of(_is_text))
+REQUEST_PATH = _text(
+    "a path that begins with /, such as /health",
+    lambda value: _is_text(value) and value.startswith("/"),
+    "PATH",
+)
 RULES = Kind(
     "a rule, or a table with a rule for each operation",
     lambda value: _is_text(value) or TEXT_TABLE.accepts(value),

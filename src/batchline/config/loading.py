@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from batchline.config import variables
+from batchline.config.budget_checks import budget_contradictions
 from batchline.config.definitions import Setting, settings_of
 from batchline.config.file import SettingsError, SettingsFile, read_file
 from batchline.config.settings import (
     ANY_MODEL,
+    BudgetSettings,
     LimitSettings,
     OperationSettings,
     PackSettings,
@@ -23,6 +25,7 @@ from batchline.config.settings import (
     UpstreamSettings,
     WorkerSettings,
 )
+from batchline.config.upstream_checks import contradictions
 
 DEFAULT_NAME = "batchline.toml"
 SINGLE = ("server", "limits", "worker", "spending", "traces")
@@ -31,6 +34,7 @@ TABLES: dict[str, type[Any]] = {
     "worker": WorkerSettings,
     "limits": LimitSettings,
     "upstreams": UpstreamSettings,
+    "budgets": BudgetSettings,
     "operations": OperationSettings,
     "packs": PackSettings,
     "stages": StageSettings,
@@ -74,7 +78,7 @@ class _Loader:
         stages = [self._stage(*each) for each in self._table("stages").items()]
         upstreams = [self._upstream(*each) for each in enumerate(self._tables("upstreams"))]
         upstreams = self._for_operations(upstreams, operations, packs)
-        self._check_unique(upstreams)
+        self._check_upstreams(upstreams)
         self._check_variables(upstreams)
         # The upstream for any model decides for models that have no upstream of their own.
         caps = [upstream.concurrency for upstream in upstreams if ANY_MODEL in upstream.models]
@@ -88,6 +92,7 @@ class _Loader:
                 SpendingSettings(**spending),
                 limits=LimitSettings(**limits),
                 stages=tuple(stages),
+                budgets=self._budgets(upstreams),
                 **server,
             ),
             worker=WorkerSettings(**({"concurrency": caps[0]} if caps else {}) | worker),
@@ -98,6 +103,18 @@ class _Loader:
     def _upstream(self, number: int, table: Any) -> UpstreamSettings:
         name = table.get("name", "") if isinstance(table, dict) else ""
         return UpstreamSettings(**self._values("upstreams", table, variables.upstream_table(name), number))
+
+    def _budgets(self, upstreams: Sequence[UpstreamSettings]) -> tuple[BudgetSettings, ...]:
+        budgets = tuple(
+            BudgetSettings(**self._values("budgets", table, None, number))
+            for number, table in enumerate(self._tables("budgets"))
+        )
+        for table, number, key, why in budget_contradictions(upstreams, budgets):
+            path = f"{table}[{number}].{key}"
+            if (where := self._origins.get(path)) is not None:
+                raise SettingsError(f"{where}: {path}: {why}")
+            raise self._file.error((table, number, None), path, why)
+        return budgets
 
     def _prices(self) -> tuple[PriceSettings, ...]:
         """A model has one price."""
@@ -195,23 +212,12 @@ class _Loader:
             for number, each in enumerate(upstreams)
         ]
 
-    def _check_unique(self, upstreams: Sequence[UpstreamSettings]) -> None:
-        """A name and a model belong to one upstream. Names with the same variables are the same name."""
-        names: dict[str, str] = {}
-        owners: dict[str, str] = {}
-        for number, upstream in enumerate(upstreams):
-            other = names.setdefault(variables.upstream_table(upstream.name), upstream.name)
-            if len(names) <= number:
-                why = f"{upstream.name!r} and {other!r} are the same name; choose another"
-                raise self._file.error(("upstreams", number, "name"), f"upstreams[{number}].name", why)
-            for model in upstream.models:
-                if model in owners:
-                    what = "any model" if model == ANY_MODEL else f"model {model!r}"
-                    why = f"upstream {owners[model]} already serves {what}; list each model once"
-                    raise self._file.error(
-                        ("upstreams", number, "models"), f"upstreams[{number}].models", why
-                    )
-                owners[model] = upstream.name
+    def _check_upstreams(self, upstreams: Sequence[UpstreamSettings]) -> None:
+        def is_set(number: int, key: str) -> bool:
+            return f"upstreams[{number}].{key}" in self._origins
+
+        for number, key, why in contradictions(upstreams, is_set):
+            raise self._file.error(("upstreams", number, key), f"upstreams[{number}].{key}", why)
 
     def _check_variables(self, upstreams: Sequence[UpstreamSettings]) -> None:
         known = self._variables | {upstream.api_key_env for upstream in upstreams if upstream.api_key_env}

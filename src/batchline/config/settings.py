@@ -12,7 +12,8 @@ from typing import Any
 from batchline.config import kinds
 from batchline.config.definitions import about, setting
 from batchline.config.kinds import MIB, SWITCH, TEXT, TIME_OR_NEVER, amount, count, size, time
-from batchline.model import ProviderSettings, Recovery, RunSettings
+from batchline.model import ProviderSettings, Recovery, RelaySettings, RunSettings, Via
+from batchline.model.concurrency import AUTO
 
 DAY = 86_400.0
 _PRICE = kinds.amount(0, 1_000_000)
@@ -25,7 +26,7 @@ class WorkerSettings:
     """How a worker behaves."""
 
     concurrency: int = setting(
-        64, count(1, 20_000), "Requests in flight at once, at each upstream.", flag=True
+        AUTO, kinds.concurrency(), "Requests in flight at once, at each upstream.", flag=True
     )
     # A worker that is killed delays its batches by at most this time, so it is limited.
     lease: float = setting(
@@ -104,7 +105,7 @@ class UpstreamSettings:
     models: tuple[str, ...] = setting(
         (ANY_MODEL,), kinds.MODELS, "Models it serves; `*`: all models that no other upstream lists."
     )
-    concurrency: int = setting(64, count(1, 20_000), "Requests in flight at once, from one worker.")
+    concurrency: int = setting(AUTO, kinds.concurrency(), "Requests in flight at once, from one worker.")
     timeout: float = setting(600.0, time(0.1), "How long one request may take.")
     max_attempts: int = setting(5, count(1, 100), "Maximum number of attempts per line.")
     provider: str | None = setting(
@@ -123,6 +124,78 @@ class UpstreamSettings:
     provider_recheck: float = setting(
         60.0, time(0.1), "After this time, a provider knows the tasks that it has accepted."
     )
+    via: Via = setting(
+        Via.DIRECT,
+        kinds.VIA,
+        "How lines reach it: `direct`, in chunks through its `batch` API, or `auto`: so while time allows.",
+    )
+    batch_api: str = setting("openai", kinds.BATCH_API, "The kind of its batch API: `openai`, `anthropic`.")
+    batch_window: float = setting(DAY, time(1.0), "How long its batches take at most.")
+    batch_fallback: float = setting(
+        3600.0,
+        time(0.0),
+        "With `auto`: so long before the deadline, lines without an answer are sent directly.",
+    )
+    batch_recovery: Recovery = setting(
+        Recovery.HOLD,
+        kinds.BATCH_RECOVERY,
+        "What to do with a chunk that it may have accepted, if it cannot be searched: `hold`, `resubmit`.",
+    )
+    batch_recheck: float = setting(
+        60.0, time(0.1), "After this time, it lists the batches that it has accepted."
+    )
+    batch_max_lines: int | None = setting(
+        None, count(1, 100_000), "Lines in one chunk. Default: 50,000, or 100,000 with `anthropic`."
+    )
+    batch_max_bytes: int | None = setting(
+        None, size(1024), "Size of one chunk. Default: 200 MB, or 256 MB with `anthropic`."
+    )
+    batch_max_tokens: int | None = setting(
+        None, count(1000, 10**12), "Input tokens, as estimated, of all its chunks at once. Default: no limit."
+    )
+    batch_max_chunks: int = setting(20, count(1, 10_000), "Chunks that it has at once, from all workers.")
+    batch_delete_files: bool = setting(
+        False, SWITCH, "Delete its files of a chunk once the chunk's answers are stored."
+    )
+    weight: int = setting(
+        1,
+        count(0, 1000),
+        "Its share of the lines, if several upstreams serve a model; 0: only while no other is available.",
+    )
+    aliases: Mapping[str, str] = setting(
+        {},
+        kinds.ALIASES,
+        "The names that it has for models: `{ model = name }`. It gets them in `body.model`.",
+    )
+    fail_over_after_timeout: bool = setting(
+        False, SWITCH, "Another upstream may run a line after this one gave no answer, and may have run it."
+    )
+    escalate_before: float | None = setting(
+        None,
+        time(1.0),
+        "It takes only lines of batches whose deadline is nearer than this. Default: any lines.",
+    )
+    health: str | None = setting(
+        None, kinds.REQUEST_PATH, "A path below the host that answers 200 while the upstream is well."
+    )
+    health_every: float = setting(
+        10.0,
+        time(0.1),
+        "How often this path is requested while the upstream is unavailable, and while work for it is open"
+        " and no request is in flight there.",
+    )
+    load_signal: bool = setting(
+        True,
+        SWITCH,
+        "Let the limit of requests in flight follow its own account of waiting requests, if it has one:"
+        " /metrics of vLLM, SGLang and llama.cpp.",
+    )
+    requests_per_minute: int | None = setting(
+        None, kinds.REQUESTS_PER_MINUTE, "Requests per minute that all workers together may send to it."
+    )
+    tokens_per_minute: int | None = setting(
+        None, kinds.TOKENS_PER_MINUTE, "Tokens per minute of these requests, input and output."
+    )
 
     def run_settings(self) -> RunSettings:
         """How lines run at this upstream."""
@@ -131,7 +204,45 @@ class UpstreamSettings:
             provider = ProviderSettings(
                 self.provider, self.provider_recovery, self.provider_max_tasks, self.provider_recheck
             )
-        return RunSettings(self.base_url, self.api_key_env, self.max_attempts, self.timeout, provider)
+        return RunSettings(
+            self.base_url, self.api_key_env, self.max_attempts, self.timeout, provider, self.relay_settings()
+        )
+
+    def relay_settings(self) -> RelaySettings | None:
+        """How its batch API is used; None: it is not."""
+        if self.via is Via.DIRECT:
+            return None
+        return RelaySettings(
+            via=self.via,
+            api=self.batch_api,
+            window=self.batch_window,
+            fallback=self.batch_fallback,
+            recovery=self.batch_recovery,
+            recheck=self.batch_recheck,
+            max_lines=self.batch_max_lines,
+            max_bytes=self.batch_max_bytes,
+            max_tokens=self.batch_max_tokens,
+            max_chunks=self.batch_max_chunks,
+            delete_files=self.batch_delete_files,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetSettings:
+    """Requests and tokens per minute of all workers together, for an upstream, a model, a tenant, or a
+    combination of them. A request counts in all budgets that apply to it."""
+
+    upstream: str | None = setting(None, TEXT, "The name of an upstream. Default: all of them together.")
+    model: str | None = setting(None, TEXT, "A model, as lines name it. Default: all of them together.")
+    tenant: str | None = setting(
+        None, TEXT, "A tenant; `*`: each tenant that has no such budget of its own. Default: all together."
+    )
+    requests_per_minute: int | None = setting(
+        None, kinds.REQUESTS_PER_MINUTE, "Requests per minute, at most."
+    )
+    tokens_per_minute: int | None = setting(
+        None, kinds.TOKENS_PER_MINUTE, "Tokens per minute, input and output, at most."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +321,7 @@ class StageSettings:
     )
     concurrency: int | None = setting(
         None,
-        count(1, 20_000),
+        kinds.concurrency(),
         "Requests in flight at once, from one worker. Default: stages share those of the upstream.",
     )
     keep_results: bool = setting(True, SWITCH, "Store the results of this stage, too.")
@@ -243,6 +354,9 @@ class PriceSettings:
     output: float = setting(0.0, _PRICE, "Of output, reasoning included.")
     cached_input: float | None = setting(
         None, _PRICE, "Of input that the upstream has cached. Default: as other input."
+    )
+    batch_discount: float = setting(
+        0.5, amount(0, 1), "The part that is taken off for lines that go through the upstream's batch API."
     )
 
 
@@ -297,6 +411,11 @@ class ServerSettings:
     windows: tuple[str, ...] = setting(
         ("24h",), kinds.WINDOWS, "Completion windows that clients may request."
     )
+    endpoints: tuple[str, ...] = setting(
+        (),
+        kinds.ENDPOINTS,
+        "Paths of lines besides OpenAI's: /v1/score, or /v1/* for all below.",
+    )
     input_retention: float | None = setting(30 * DAY, TIME_OR_NEVER, "How long input files are kept.")
     output_retention: float | None = setting(30 * DAY, TIME_OR_NEVER, "How long output files are kept.")
     results_retention: float | None = setting(
@@ -331,11 +450,26 @@ class ServerSettings:
     limits: LimitSettings = field(default_factory=LimitSettings)
     operation_window: str = setting("7d", kinds.WINDOW, "Time limit of a governed batch, approval included.")
     stages: tuple[StageSettings, ...] = ()
+    budgets: tuple[BudgetSettings, ...] = ()
 
     def upstream_for(self, model: str) -> UpstreamSettings | None:
-        """The upstream that names the model, or else the first that takes any."""
-        named = (upstream for upstream in self.upstreams if model in upstream.models)
-        return next(named, None) or next((up for up in self.upstreams if ANY_MODEL in up.models), None)
+        """The first upstream of those that serve the model. Answers are reused from it, if there are several,
+        and single requests go there."""
+        return next((each for each in self.upstreams_for(model) if each.weight), None)
+
+    def upstreams_for(self, model: str) -> tuple[UpstreamSettings, ...]:
+        """The upstreams that name the model, or else those that take any. Not those for escalations."""
+        usual = [each for each in self.upstreams if each.escalate_before is None]
+        named = tuple(each for each in usual if model in each.models)
+        return named or tuple(each for each in usual if ANY_MODEL in each.models)
+
+    def escalations_for(self, model: str) -> tuple[UpstreamSettings, ...]:
+        """The upstreams that take lines with this model of batches near their deadline."""
+        named = {name for each in self.upstreams for name in each.models}
+        key = model if model in named else ANY_MODEL
+        return tuple(
+            each for each in self.upstreams if each.escalate_before is not None and key in each.models
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from pyreqwest.exceptions import (
 
 from batchline.model.failure import MAX_MESSAGE, said_by
 
-__all__ = ["MAX_MESSAGE", "code_of", "message_of", "never_left", "reason_of"]
+__all__ = ["MAX_MESSAGE", "code_of", "is_lost", "message_of", "never_left", "reason_of"]
 
 # What rustls says of an answer in plain HTTP.
 _NO_TLS = "InvalidContentType"
@@ -25,6 +25,11 @@ def never_left(error: DetailedPyreqwestError) -> bool:
     took the request and then hung, or hung up. The step at which hyper failed does.
     """
     return "client error (Connect)" in _causes(error)
+
+
+def is_lost(error: DetailedPyreqwestError) -> bool:
+    """Whether a connection was made, and then lost before the answer was complete."""
+    return not never_left(error) and code_of(error) == "connection_lost"
 
 
 def code_of(error: DetailedPyreqwestError) -> str:

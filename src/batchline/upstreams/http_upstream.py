@@ -9,17 +9,25 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from msgspec.structs import replace
 from pyreqwest.client import Client, ClientBuilder
-from pyreqwest.exceptions import DecodeError, RequestTimeoutError, TransportError
+from pyreqwest.exceptions import DecodeError, RequestError, RequestTimeoutError, TransportError
 from pyreqwest.http import HeaderMap, Url
 
 from batchline import __version__
 from batchline.secrets.redaction import Redactor
 from batchline.upstreams import urls
+from batchline.upstreams.breaker import GATEWAY_ERRORS
+from batchline.upstreams.crashes import Reach
 from batchline.upstreams.faults import never_left, reason_of
+from batchline.upstreams.rate_budgets import RateBudgets
 from batchline.upstreams.retry import Backoff
-from batchline.upstreams.upstream import Timing, Upstream
+from batchline.upstreams.server_load import LoadReader
+from batchline.upstreams.timing import Timing
+from batchline.upstreams.upstream import Upstream
 from batchline.upstreams.view import UpstreamView
+
+ANTHROPIC_VERSION = "2023-06-01"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +66,8 @@ class Route:
 
 
 class HttpUpstream(Upstream):
-    """Keeps a pool of connections for each API key. `traced`: requests carry the ids of their traces."""
+    """Keeps a pool of connections for each API key. `traced`: requests carry the ids of their traces.
+    `anthropic`: they carry the headers of Anthropic's API."""
 
     def __init__(
         self,
@@ -70,12 +79,17 @@ class HttpUpstream(Upstream):
         environ: Mapping[str, str],
         *,
         traced: bool = False,
+        anthropic: bool = False,
     ) -> None:
         super().__init__(url, concurrency, stopping, timing, settings.connect_retry)
         self._settings = settings
         self._environ = environ
         self.traced = traced
+        self._anthropic = anthropic
         self._clients: dict[str | None, Client] = {}
+        # Whether its metrics may be requested.
+        self.reports_load = True
+        self._load = LoadReader(url, timing.clock)
 
     def route(self, path: str, api_key_env: str | None) -> Route:
         """Raises InvalidUpstream, InvalidPath or MissingKey."""
@@ -106,9 +120,40 @@ class HttpUpstream(Upstream):
             )
         return f"{self.displayed} refuses the API key in {api_key_env} ({status})"
 
+    async def probe(self) -> Reach:
+        """Request the health path, or the list of models: what the answer says does not matter then, unless a
+        gateway says that the upstream is away."""
+        try:
+            client = next(reversed(self._clients.values()), None) or self._client(None)
+            url = urls.join(self.url, "/v1/models") if self.health_path is None else self._health_url()
+            request = client.get(url).timeout(timedelta(seconds=self._settings.check_timeout))
+            async with request.build_streamed() as response:
+                status = response.status
+        except (TransportError, DecodeError) as error:
+            return Reach.UNREACHABLE if never_left(error) else Reach.UNCLEAR
+        except (RequestError, ValueError):
+            return Reach.UNCLEAR
+        away = status in GATEWAY_ERRORS if self.health_path is None else not 200 <= status < 300
+        return Reach.AWAY if away else Reach.PRESENT
+
+    async def read_load(self) -> None:
+        """Note what runs and waits there, by its own account, if it has one and it is time to ask.
+
+        That is only while requests are in flight under a limit that is found by measuring. The request
+        has the API key of the last of them: an upstream that needs one may answer to nothing else.
+        """
+        client = next(reversed(self._clients.values()), None)
+        wanted = self.reports_load and bool(self.sent) and self.follows_load
+        if client is not None and wanted and self._load.due:
+            self.loaded(await self._load.read(client))
+
     async def close(self) -> None:
+        await super().close()
         for client in self._clients.values():
             await client.close()
+
+    def _health_url(self) -> Url:
+        return urls.parse(self.url).with_path(self.health_path or "/")
 
     def _key(self, variable: str | None) -> str | None:
         """The API key in the variable. None if no variable is named; a named one must be set."""
@@ -127,13 +172,19 @@ class HttpUpstream(Upstream):
     def _client(self, key: str | None) -> Client:
         client = self._clients.get(key)
         if client is None:
-            client = self._clients[key] = _new_client(urls.parse(self.url), key, self._settings)
+            client = self._clients[key] = _new_client(
+                urls.parse(self.url), key, self._settings, anthropic=self._anthropic
+            )
         return client
 
 
-def _new_client(upstream: Url, key: str | None, settings: HttpSettings) -> Client:
+def _new_client(upstream: Url, key: str | None, settings: HttpSettings, *, anthropic: bool) -> Client:
     headers = HeaderMap({"Content-Type": "application/json"})
-    if key is not None:
+    if anthropic:
+        headers.insert("anthropic-version", ANTHROPIC_VERSION)
+        if key is not None:
+            headers.insert("x-api-key", key, is_sensitive=True)
+    elif key is not None:
         headers.insert("Authorization", f"Bearer {key}", is_sensitive=True)
     builder = (
         ClientBuilder()
@@ -166,15 +217,32 @@ class Upstreams:
         timing: Timing | None = None,
         concurrency: int = 64,
         traced: Iterable[str] = (),
+        anthropic: Iterable[str] = (),
+        budgets: RateBudgets | None = None,
     ) -> None:
         self.settings = settings or HttpSettings()
+        self.budgets = budgets or RateBudgets()
         self.timing = timing or Timing()
         self._environ = environ
         self._concurrency = concurrency
         # The URLs of those whose requests carry the ids of their traces.
         self._traced = frozenset(map(urls.normalized, traced))
+        # The URLs of those with Anthropic's API.
+        self._anthropic = frozenset(map(urls.normalized, anthropic))
         self._stopping = asyncio.Event()
         self._by_url: dict[str, HttpUpstream] = {}
+
+    def separate(self, url: str, *, anthropic: bool) -> HttpUpstream:
+        """One that is not shared, for requests with settings of their own. Close it."""
+        return HttpUpstream(
+            urls.normalized(url),
+            self._concurrency,
+            self._stopping,
+            self.timing,
+            self.settings,
+            self._environ,
+            anthropic=anthropic,
+        )
 
     def get(self, url: str, concurrency: int | None = None) -> HttpUpstream:
         """The upstream at this URL. `concurrency`: how many requests may be in flight there from now on."""
@@ -189,18 +257,33 @@ class Upstreams:
                 self.settings,
                 self._environ,
                 traced=url in self._traced,
+                anthropic=url in self._anthropic,
             )
         elif concurrency is not None:
-            upstream.limit.resize(concurrency)
+            upstream.resize(concurrency)
         return upstream
 
     def views(self) -> list[UpstreamView]:
         """All upstreams as they stand now."""
-        return [upstream.view() for upstream in self._by_url.values()]
+        return [self._view(upstream) for upstream in self._by_url.values()]
+
+    def _view(self, upstream: HttpUpstream) -> UpstreamView:
+        """A budget that requests wait for is what limits them, whatever the limit in flight follows."""
+        view, budget = upstream.view(), self.budgets.limiting(upstream.url)
+        return view if budget is None else replace(view, budget=budget, signal="budget")
+
+    async def read_loads(self) -> None:
+        """Ask all upstreams that have requests in flight for their load, as far as that is due."""
+        await asyncio.gather(*(upstream.read_load() for upstream in list(self._by_url.values())))
+
+    async def check_health(self) -> None:
+        """Request the health paths of all upstreams that are not in use, as far as that is due."""
+        await asyncio.gather(*(upstream.check_health() for upstream in list(self._by_url.values())))
 
     def wind_down(self) -> None:
         """The worker stops: no request waits for an upstream any more."""
         self._stopping.set()
+        self.budgets.close()
 
     async def close(self) -> None:
         for upstream in self._by_url.values():

@@ -37,7 +37,7 @@ class Backoff:
 
 
 class Outage:
-    """An upstream that cannot be connected to, from the first failure to the next answer.
+    """An upstream that is not there, from the first failure to the next answer.
 
     Failures count in rounds: the delay grows only when a request fails that was started after the last delay
     had passed. All requests that fail meanwhile share that delay, so their items wait in few spans.
@@ -48,7 +48,8 @@ class Outage:
         self._clock = clock
         self._random = random
         self._rounds = 0
-        self._delay = 0.0
+        # What requests that failed in this round share.
+        self.delay = 0.0
         self._next_round = -math.inf
         self.began = self.tried_at = clock()
         self.reason = ""
@@ -64,9 +65,9 @@ class Outage:
         self.tried_at = self._clock()
         if started >= self._next_round:
             self._rounds += 1
-            self._delay = rounded_up(self._backoff.delay(self._rounds, self._random))
-            self._next_round = self._clock() + self._delay
-        return self._delay
+            self.delay = rounded_up(self._backoff.delay(self._rounds, self._random))
+            self._next_round = self._clock() + self.delay
+        return self.delay
 
 
 def rounded_up(delay: float) -> float:

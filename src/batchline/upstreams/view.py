@@ -23,6 +23,16 @@ class Latencies:
         return [ordered[min(int(each * len(ordered)), len(ordered) - 1)] for each in wanted]
 
 
+class LimitingBudget(msgspec.Struct, frozen=True):
+    """A budget per minute that requests wait for."""
+
+    requests_per_minute: int | None
+    tokens_per_minute: int | None
+    waiting: int
+    # Until the next of them may be sent.
+    seconds: float
+
+
 class UpstreamView(msgspec.Struct, frozen=True):
     """Times are in seconds, as of the moment of the view."""
 
@@ -42,9 +52,21 @@ class UpstreamView(msgspec.Struct, frozen=True):
     rate_limit: float | None = None
     # Until the next request may be sent, as the upstream requested.
     paused_for: float = 0.0
-    # Since the first connection that failed, until the next try.
-    unreachable_for: float | None = None
+    # Since it became unavailable, until the next try.
+    unavailable_for: float | None = None
     next_try: float = 0.0
-    # Since the last connection that failed.
+    # Since the last request that failed because it is unavailable.
     last_try: float = 0.0
+    # Why it is unavailable, and whether connections to it work nevertheless.
     reason: str = ""
+    connects: bool = True
+    # How often it crashed while requests were in flight, and lines that were in flight then and are not done.
+    crashes: int = 0
+    suspects: int = 0
+    # Whether the limit is found by measuring, and what it follows now.
+    auto: bool = False
+    signal: str = ""
+    # The signal's name, for programs.
+    signal_label: str = ""
+    # What requests wait for, if it is a budget.
+    budget: LimitingBudget | None = None

@@ -1,20 +1,20 @@
-"""The finder of upstreams claims one line at a time where lines are too large to be read together."""
+"""The finder of routing keys claims one line at a time where lines are too large to be read together."""
 
 from typing import cast
 
 from batchline.model import Claim, Item
 from batchline.store.spans import Scope
-from batchline.worker.producer import Producer, ProducerScope
-from batchline.worker.producers import OnIdle, UpstreamFinder
+from batchline.worker.producer_group import ProducerGroup
+from batchline.worker.producers import Discovery, KeyFinder, OpenKeys
 
 
-def no_producer(first: Claim, on_idle: OnIdle) -> Producer:
+def no_producer(first: Claim) -> ProducerGroup:
     raise AssertionError("nothing was found that could be run")
 
 
 def test_after_lines_that_were_all_too_large_one_is_claimed_whatever_its_size() -> None:
-    closed = list[Producer]()
-    finder = UpstreamFinder(ProducerScope(Scope(), 64), no_producer, closed.append)
+    open_keys = OpenKeys(lambda: 0.0, lambda group: None)
+    finder = KeyFinder(Discovery(Scope(), 64), open_keys, no_producer, lambda items: None)
     first = finder.wanted()
     assert first > 1
     assert finder.room_for(first) is not None, "many lines are read within a bound"

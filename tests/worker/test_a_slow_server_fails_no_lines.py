@@ -1,5 +1,5 @@
-"""A server that queues what it cannot serve yet, as llama.cpp does: with default settings every line
-completes, though the timeout is too short for as many as are in flight at first."""
+"""A server that queues what it cannot serve yet, as llama.cpp does: every line completes, with default
+settings, and though the timeout is too short for as many as are in flight at first."""
 
 import asyncio
 import json
@@ -13,6 +13,7 @@ from batchline.model import Item, Ran, TimedOut
 from batchline.store.session import Session
 from batchline.store.spans import Scope
 from batchline.worker.producer import ProducerScope
+from batchline.worker.producers import Discovery
 from batchline.worker.worker import Worker, WorkerOptions
 from tests.support.builders import a_batch, read, sql
 from tests.support.executors import Answering
@@ -33,12 +34,12 @@ def location(database_url: str, tmp_path: Path) -> tuple[str, ...]:
 @pytest.mark.parametrize(
     "kind", [pytest.param((), id="honours keys"), pytest.param(("--keyless",), id="ignores keys")]
 )
-def test_a_run_with_defaults_completes_every_line(
+def test_a_run_with_too_many_in_flight_completes_every_line(
     tmp_path: Path, location: tuple[str, ...], kind: tuple[str, ...]
 ) -> None:
     inputs = write_requests(tmp_path / "in.jsonl", 300)
     with simulated(*ONE_AT_A_TIME, *kind) as upstream:
-        done = batchline("run", str(inputs), "--upstream", upstream.url, *TIMEOUT, *location)
+        done = batchline("run", str(inputs), "--upstream", upstream.url, "-c", "64", *TIMEOUT, *location)
         seen = upstream.stats()
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(read_lines(tmp_path / "in.output.jsonl")) == 300
@@ -139,7 +140,7 @@ async def test_a_lowered_limit_is_remembered_while_its_upstream_has_no_work(
         Scope(),
         WorkerOptions(
             producers=[ProducerScope(Scope(excluded_prefixes=("http://",)), 1)],
-            discovered=ProducerScope(Scope(below=("http://",)), 8),
+            discovered=[Discovery(Scope(below=("http://",)), 8)],
             on_ended=lambda batch: ended.put_nowait(batch.completed),
         ),
     )

@@ -10,14 +10,13 @@ from uuid import UUID
 
 import pytest
 
-from batchline.cli.commands.worker import scopes_for_producers
-from batchline.config.settings import ServerSettings, UpstreamSettings, WorkerSettings
+from batchline.config.settings import WorkerSettings
 from batchline.files.objects import Objects
-from batchline.governance.registry import Registry
 from batchline.model import Batch, Item, Verdict
 from batchline.store.session import Session
 from batchline.store.spans import Scope
 from batchline.worker.producer import ProducerScope
+from batchline.worker.producers import Discovery
 from batchline.worker.worker import Worker, WorkerOptions
 from tests.support.builders import a_batch, a_worker, read, sql, take, until
 from tests.support.executors import Answering
@@ -55,7 +54,7 @@ def test_a_healthy_upstream_is_not_affected_by_a_bad_one(
     with (
         simulated(*bad) as ill,
         simulated("--latency", "5") as well,
-        working(database_url, tmp_path / "data"),
+        working(database_url, tmp_path / "data", "--concurrency", "64"),
     ):
         submit(many, ill.url, location, "--max-attempts", "100")
         wait_for("requests to the bad upstream", lambda: ill.stats()["requests"] >= requests)
@@ -110,7 +109,7 @@ def a_worker_for_any_upstream(
         Scope(),
         WorkerOptions(
             producers=[ProducerScope(Scope(excluded_prefixes=UPSTREAMS), at_once)],
-            discovered=ProducerScope(Scope(below=UPSTREAMS), at_once),
+            discovered=[Discovery(Scope(below=UPSTREAMS), at_once)],
             on_ended=executor.on_ended,
         ),
     )
@@ -171,22 +170,6 @@ async def test_what_is_in_flight_at_many_upstreams_is_finished_when_the_worker_s
     assert len(executor.sent) == 50
 
 
-def test_a_batch_that_names_an_upstream_of_the_settings_shares_its_slots() -> None:
-    server = ServerSettings(
-        upstreams=(
-            UpstreamSettings("gpu", "http://gpu/v1", models=("large",), concurrency=7),
-            UpstreamSettings("any", "http://any/v1"),
-        )
-    )
-    scopes, upstreams = scopes_for_producers(server, Registry([]), WorkerSettings(), Scope())
-    assert scopes[0] == ProducerScope(Scope(keys=("large", "http://gpu/v1")), 7, "http://gpu/v1")
-    assert scopes[1].upstream == "http://any/v1"
-    assert scopes[1].scope.excluded == upstreams.scope.excluded == ("large", "http://gpu/v1")
-    # Also those of batches that `run` has left, which this worker was asked to finish.
-    addresses = (*UPSTREAMS, *(f"run:{scheme}" for scheme in UPSTREAMS))
-    assert scopes[1].scope.excluded_prefixes == upstreams.scope.below == addresses
-
-
 async def test_an_upstream_that_is_known_in_two_ways_has_its_slots_once(
     database_url: str, db: Session, tmp_path: Path
 ) -> None:
@@ -201,7 +184,7 @@ async def test_an_upstream_that_is_known_in_two_ways_has_its_slots_once(
         Scope(),
         WorkerOptions(
             producers=[ProducerScope(Scope(excluded_prefixes=UPSTREAMS), 5, "http://one/v1/")],
-            discovered=ProducerScope(Scope(below=(*UPSTREAMS, "HTTP://")), 50),
+            discovered=[Discovery(Scope(below=(*UPSTREAMS, "HTTP://")), 50)],
             on_ended=executor.on_ended,
         ),
     )

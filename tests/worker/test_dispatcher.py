@@ -140,6 +140,22 @@ async def test_the_number_in_flight_changes_with_the_limit_while_it_runs() -> No
         assert stage.settler.of(Completed) == 20
 
 
+async def test_it_asks_for_items_after_a_lowered_limit_has_ended_all_runners_but_one_that_waits() -> None:
+    async with a_dispatcher(4) as stage:
+        stage.put(3)
+        await stage.executor.until_begun(3)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert stage.buffer.takers == 1
+        stage.limit.resize(1)
+        assert not stage.buffer.wanted()
+        stage.buffer.mark_full()
+        stage.executor.permit(3)
+        await stage.dispatcher.idle.wait()
+        assert stage.buffer.wanted()
+        assert stage.buffer.refilling
+
+
 async def test_a_dispatcher_that_stops_gives_back_what_it_has_not_sent() -> None:
     async with a_dispatcher(2) as stage:
         stage.put(5)

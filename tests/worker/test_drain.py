@@ -16,8 +16,10 @@ from batchline.model import Batch, BatchStatus, Item, PollResult, Retried, Verdi
 from batchline.store import spans
 from batchline.store.session import Session
 from batchline.store.spans import Scope
+from batchline.upstreams.http_upstream import Upstreams
 from batchline.worker.drain import Drain
 from batchline.worker.pause import Pause
+from batchline.worker.relay.relays import Relays
 from batchline.worker.worker import Worker
 from tests.support.builders import a_batch, a_worker, deferred, overrun, read, sql, take
 from tests.support.executors import Answering
@@ -124,7 +126,8 @@ async def test_it_waits_without_a_pause_for_the_poll_that_is_due(
         acts.append("pause")
 
     monkeypatch.setattr(Pause, "wait", pause)
-    await Drain(db, Scope(), cast(Any, DuePoller()), cast(Any, NoProducers()), lambda: []).wait()
+    relays = Relays([], db, Upstreams())
+    await Drain(db, Scope(), cast(Any, DuePoller()), cast(Any, NoProducers()), relays, lambda: []).wait()
     assert acts == ["poll", "wait for the poll that is due"]
 
 

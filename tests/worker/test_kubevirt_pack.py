@@ -244,7 +244,7 @@ def test_each_machine_is_created_once_even_if_a_worker_is_killed(database_url: s
     config = tmp_path / "batchline.toml"
     with simulated_cluster("--latency", "6000") as cluster:
         config.write_text(
-            f'[[upstreams]]\nname = "cluster"\nbase_url = "{cluster.url}"\n'
+            f'[[upstreams]]\nname = "cluster"\nbase_url = "{cluster.url}"\nconcurrency = 10\n'
             '[packs.kubevirt]\nupstream = "cluster"\napproval = "never"\n'
         )
         rules = Rules(packs.registry(load(config, {}).server), NO_LIMITS)

@@ -28,7 +28,7 @@ class Producers(list[Any]):
 def a_router() -> NotificationRouter:
     router = NotificationRouter(on_ended=None)
     router.producers = cast(Any, Producers())
-    for name in ("poller", "finalizer", "outbox", "hooks", "maintenance", "bulk", "canceller"):
+    for name in ("poller", "finalizer", "outbox", "hooks", "maintenance", "bulk", "canceller", "relays"):
         setattr(router, name, Mock(name=name))
     router.retries = Mock()
     return router

@@ -27,9 +27,11 @@ from batchline.metrics.labels import UpstreamNames
 from batchline.metrics.page import database_text
 from batchline.metrics.worker import WorkerMetrics
 from batchline.model import Item, Retried, Verdict
+from batchline.model.concurrency import DEFAULT_CEILING
 from batchline.store.session import Session
 from batchline.store.spans import Scope
 from batchline.upstreams.http_upstream import Upstreams
+from batchline.upstreams.limit_signal import Signal
 from batchline.worker.producer import ProducerScope
 from batchline.worker.worker import Worker, WorkerOptions
 from tests.support.builders import a_batch, completed, failed, overrun, sql, until
@@ -107,7 +109,13 @@ def test_every_metric_of_a_worker_is_on_its_page_with_what_it_did(database_url: 
     retries = re.findall(r'^batchline_retries_total\{code="(\w+)",upstream="default"\} (\S+)$', text, re.M)
     assert {code for code, _ in retries} <= {"http_500", "http_503"}
     assert retries
-    assert value(text, 'batchline_upstream_limit{upstream="default"}') == 64
+    assert 1 <= (value(text, 'batchline_upstream_limit{upstream="default"}') or 0) <= DEFAULT_CEILING
+    assert value(text, 'batchline_upstream_max_limit{upstream="default"}') == DEFAULT_CEILING
+    signals = re.findall(
+        r'^batchline_upstream_limit_signal\{signal="(\w+)",upstream="default"\} 1', text, re.M
+    )
+    assert len(signals) == 1
+    assert signals[0] in {each.label for each in Signal} - {"as_set", "lowered"}
     assert value(text, 'batchline_upstream_reachable{upstream="default"}') == 1
     assert value(database, 'batchline_metrics_read{part="demand"}') == 1
 
@@ -234,14 +242,17 @@ async def test_a_busy_worker_reports_its_load_with_its_heartbeats(
 
     await a_batch(db, {"small": 3})
     executor = Stuck()
-    settings = WorkerSettings(drain=True, lease=1.0)
+    settings = WorkerSettings(drain=True, lease=1.0, concurrency=8)
     worker = Worker(database_url, executor, Objects.at(tmp_path / "objects"), settings, Scope())
     running = asyncio.create_task(worker.run())
 
     async def reported() -> bool:
         rows = await sql(db, "SELECT loads FROM batchline.worker_reports")
         return any(
-            load["key"] == "small" and load["in_flight"] == 3 and load["limited"] is False
+            load["key"] == "small"
+            and load["in_flight"] == 3
+            and load["limited"] is False
+            and (load["limit"], load["signal"]) == (8, "as_set")
             for (loads,) in rows
             for load in loads
         )
@@ -253,7 +264,7 @@ async def test_a_busy_worker_reports_its_load_with_its_heartbeats(
     assert await sql(db, "SELECT * FROM batchline.worker_reports") == []
 
 
-def test_a_producer_is_slowed_while_its_upstream_refuses_or_answers_too_late(tmp_path: Path) -> None:
+async def test_a_producer_is_slowed_while_its_upstream_refuses_or_answers_too_late(tmp_path: Path) -> None:
     upstreams = Upstreams()
     upstream = upstreams.get("http://127.0.0.1:9/v1", 8)
     options = WorkerOptions(producers=[ProducerScope(Scope(), 8, upstream.url)], upstreams=upstreams)

@@ -6,86 +6,35 @@ does, and that no API key appears in a verdict or a log. Answers that take long 
 threads, so that they do not block the event loop.
 """
 
-import asyncio
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
-from functools import lru_cache, partial
+from functools import partial
 from time import monotonic
 from typing import Any, TypeVar
 
-import msgspec
-import structlog
-from pyreqwest.bytes import Bytes
-from pyreqwest.exceptions import ClientClosedError, DecodeError, RequestTimeoutError, TransportError
+from pyreqwest.exceptions import DecodeError, TransportError
 from pyreqwest.request import RequestBuilder
 from pyreqwest.response import Response
 
-from batchline.batches.output import NotJson, answered_line, as_json, failed_line, read_answer, usage_in
+from batchline.batches.output import usage_in
 from batchline.config.settings import WorkerSettings
 from batchline.executors.executor import Fence, no_fence
-from batchline.model import Completed, Deferred, Failed, Item, Ran, Retried, TimedOut, Verdict
-from batchline.secrets.tracebacks import traceback_of
+from batchline.executors.http_answer import MAX_ON_LOOP, Answer, AnswerReader, header_of, redacted, request_id
+from batchline.executors.http_request import Order, ordered, post
+from batchline.executors.http_verdicts import HttpVerdicts
+from batchline.model import NO_USAGE, Completed, Deferred, Failed, Item, Ran, Retried, Usage
 from batchline.upstreams import urls
-from batchline.upstreams.faults import MAX_MESSAGE, code_of, message_of, never_left, reason_of
+from batchline.upstreams.breaker import GATEWAY_ERRORS
+from batchline.upstreams.crashes import CRASH_LIKE
+from batchline.upstreams.faults import is_lost
 from batchline.upstreams.http_upstream import MissingKey, Route, Upstreams
-from batchline.upstreams.memory import STEP, BodyMemory, Share
-from batchline.upstreams.retry import requested_delay, rounded_up
+from batchline.upstreams.memory import BodyMemory
+from batchline.upstreams.rate_budgets import Permit
+from batchline.upstreams.retry import requested_delay
 
-_RETRYABLE = frozenset({408, 409, 425, 429})
-# An item that this worker cannot send at all comes back after this long: another worker may be set up for it.
-_UNSENDABLE_DELAY = 30.0
-# Up to this size an answer is checked on the event loop, in less than 10 ms even if it must be mended.
-_MAX_ON_LOOP = 64 * 1024
-# Larger ones wait for one of these threads.
-_THREADS = 2
-
-_log = structlog.get_logger("batchline.http")
+# Too many requests at once, as far as the status tells.
+_BUSY = frozenset({429, 503})
 
 T = TypeVar("T")
-
-
-class Order(msgspec.Struct, frozen=True):
-    """A request that is not simply a POST of the item. The path and the query are percent-encoded already."""
-
-    method: str
-    path: str
-    query: str = ""
-    headers: tuple[tuple[str, str], ...] = ()
-    body: bytes | None = None
-    content_type: str = "application/json"
-
-
-class Answer(msgspec.Struct, frozen=True):
-    """An upstream's answer, from `send` without the API key that it may quote. It asks to wait `requested`
-    seconds."""
-
-    status: int
-    body: bytes
-    request_id: str
-    requested: float = 0.0
-
-    @property
-    def passing(self) -> bool:
-        """The same request may be answered differently next time."""
-        return _is_passing(self.status)
-
-
-class _TooLarge(Exception):
-    """The answer is longer than `limit`."""
-
-    def __init__(self, limit: int) -> None:
-        super().__init__(f"The upstream's answer exceeds {limit} bytes.")
-
-
-class _Stalled(Exception):
-    """The answer comes so slowly that it would hold its memory for too long."""
-
-    def __init__(self, received: int, seconds: float) -> None:
-        super().__init__(
-            f"The upstream's answer came too slowly: after {received} bytes, the next MiB took more than"
-            f" {seconds:g} s."
-        )
 
 
 class HttpExecutor:
@@ -101,30 +50,39 @@ class HttpExecutor:
         self.upstreams = upstreams or Upstreams()
         self._settings = self.upstreams.settings
         self._timing = self.upstreams.timing
-        self._clock = self._timing.clock
         self._default = default
         self._memory = memory or BodyMemory(WorkerSettings().body_memory)
         self._largest = min(self._settings.max_body, self._memory.largest)
         self._routes: dict[tuple[str | None, str | None, str], Route] = {}
-        self._warned: set[str] = set()
+        # Of requests that count in a budget, by the id of their item.
+        self._permits: dict[int, Permit] = {}
         self._fence: Fence = no_fence
-        self._threads = ThreadPoolExecutor(_THREADS, "answers")
+        self.answers = AnswerReader(self._memory, self._settings.piece_timeout)
+        self.verdicts = HttpVerdicts(self._settings.retry, self._timing.random, self._keep_permit)
 
     def run(self, item: Item) -> Coroutine[Any, Any, Ran]:
         # Not a coroutine itself: each item would pay for one more.
-        return self._exchange(item, _post, self._largest, self._judge)
+        return self._sending(item, post, self._largest, self.verdicts.judge)
 
     def send(self, item: Item, order: Order) -> Coroutine[Any, Any, Answer | Ran]:
         """Send the item as the order says. A verdict if there was no answer, or none that can be kept."""
         limit = min(self._largest, self._settings.max_operation_body)
-        return self._exchange(item, partial(_ordered, order), limit, _redacted)
+        return self._sending(item, partial(ordered, order), limit, redacted)
+
+    def is_away(self, item: Item) -> bool:
+        """Whether a request for this item would wait until its upstream is back."""
+        try:
+            return not self._route(item).upstream.available
+        except Exception:  # noqa: BLE001
+            # The request fails in the same way, and its verdict says why.
+            return False
 
     def exchange(
         self, item: Item, build: Callable[[Item, Route], RequestBuilder]
     ) -> Coroutine[Any, Any, Answer | Ran]:
         """Send the request that `build` makes. A Deferred says that it was never sent; any other verdict says
         that there was no answer, or none that can be kept."""
-        return self._exchange(item, build, self._largest, _redacted)
+        return self._sending(item, build, self._largest, redacted)
 
     def fenced_by(self, fence: Fence) -> None:
         self._fence = fence
@@ -134,7 +92,65 @@ class HttpExecutor:
 
     async def close(self) -> None:
         await self.upstreams.close()
-        await asyncio.to_thread(self._threads.shutdown)
+        await self.answers.close()
+
+    def _sending(
+        self,
+        item: Item,
+        build: Callable[[Item, Route], RequestBuilder],
+        largest: int,
+        judge: Callable[[Item, Route, Answer], T],
+    ) -> Coroutine[Any, Any, T | Ran]:
+        send = self._budgeted if self.upstreams.budgets else self._exchange
+        return send(item, build, largest, judge)
+
+    async def _budgeted(
+        self,
+        item: Item,
+        build: Callable[[Item, Route], RequestBuilder],
+        largest: int,
+        judge: Callable[[Item, Route, Answer], T],
+    ) -> T | Ran:
+        """Wait for the budgets that the request counts in, before all that `_exchange` waits for: what that
+        has made sure of must hold when the request is sent."""
+        try:
+            upstream = self._route(item).upstream
+        except (urls.InvalidUpstream, urls.InvalidPath, MissingKey):
+            return await self._exchange(item, build, largest, judge)
+        permit = self.upstreams.budgets.permit(item)
+        if not await permit.acquire(upstream.url, self._fence):
+            return Deferred(item)
+        # What it has waited for its budget is not the upstream's time.
+        item.stamps.sent = monotonic()
+        self._permits[id(item)] = permit
+        try:
+            result = await self._exchange(item, build, largest, judge)
+        finally:
+            del self._permits[id(item)]
+        await self._report_use(permit, result)
+        return result
+
+    async def _report_use(self, permit: Permit, result: object) -> None:
+        """Tell the budgets what the request has used, if that is known."""
+        match result:
+            case Deferred():
+                if not permit.sent:
+                    permit.give_back()
+            case Completed() if result.usage != NO_USAGE:
+                permit.used(_tokens(result.usage))
+            case Failed() if result.status_code is not None:
+                permit.used(_tokens(result.usage))
+            case Retried() if result.error_code.startswith("http_"):
+                permit.used(_tokens(result.usage))
+            case Answer():
+                usage = await self.answers.beside(len(result.body), partial(usage_in, result.body))
+                if usage != NO_USAGE or result.status >= 400:
+                    permit.used(_tokens(usage))
+
+    def _keep_permit(self, item: Item) -> None:
+        """The request was sent, though it is no attempt: its budgets do not get it back."""
+        if (permit := self._permits.get(id(item))) is not None:
+            permit.sent = True
 
     async def _exchange(
         self,
@@ -148,12 +164,12 @@ class HttpExecutor:
         try:
             route = self._route(item)
             upstream = route.upstream
-            if upstream.limited:
-                if not await upstream.may_send(self._fence):
-                    return Deferred(item)
+            if upstream.limited or item.claim.crashes:
+                if not await upstream.may_send(self._fence, item):
+                    return Deferred(item, upstream.rest_of(item))
                 # What it has waited for the upstream's pace is not the upstream's time.
                 item.stamps.sent = monotonic()
-            started = upstream.sent[id(item)] = self._clock()
+            started = upstream.begin(item)
             builder = build(item, route)
             if (trace := item.trace) is not None:
                 trace.upstream = upstream.url
@@ -163,60 +179,44 @@ class HttpExecutor:
             request = builder.build_streamed()
             with self._memory.share() as share:
                 async with request as response:
-                    body = await self._read(response, share, largest)
-                if upstream.limited:
-                    upstream.reached()
+                    body = await self.answers.read(response, share, largest)
                 # Reading the delay takes 2 µs, and an item that is answered well does not need it.
-                delayed = response.status != 200 or judge is _redacted
+                delayed = response.status != 200 or judge is redacted
                 answer = self._received(item, route, started, response, body, delayed=delayed)
-                if len(body) <= _MAX_ON_LOOP:
+                if answer.status >= 500 and (
+                    gone := await self.verdicts.gone(item, upstream, started, answer.status)
+                ):
+                    return gone
+                if len(body) <= MAX_ON_LOOP:
                     return judge(item, route, answer)
-                return await self.beside(len(body), partial(judge, item, route, answer))
+                return await self.answers.beside(len(body), partial(judge, item, route, answer))
         except Exception as error:  # noqa: BLE001
-            return self._unanswered(item, route, started, error)
+            if route is not None and isinstance(error, TransportError | DecodeError) and is_lost(error):
+                gone = await self.verdicts.gone(item, route.upstream, started, None)
+                return gone or self.verdicts.lost(item, route.upstream, started, error)
+            return self.verdicts.unanswered(item, route, started, error)
         finally:
             if route is not None:
-                route.upstream.sent.pop(id(item), None)
-
-    async def _read(self, response: Response, share: Share, limit: int) -> bytes:
-        """The whole body. A small one is read at once; a longer one waits for memory as it comes."""
-        reader, small = response.body_reader, min(self._memory.small, limit)
-        piece = await reader.read(small + 1)
-        if piece is None or len(piece) <= small:
-            return b"" if piece is None else piece.to_bytes()
-        pieces, size = [piece], len(piece)
-        await share.grow(size)
-        while size <= limit:
-            step = min(STEP, limit + 1 - size)
-            await share.grow(step)
-            try:
-                async with asyncio.timeout(self._settings.piece_timeout):
-                    piece = await reader.read(step)
-            except TimeoutError:
-                raise _Stalled(size, self._settings.piece_timeout) from None
-            if piece is None:
-                return await self.beside(size, partial(_joined, pieces))
-            pieces.append(piece)
-            size += len(piece)
-        raise _TooLarge(limit)
+                route.upstream.end(item)
 
     def _received(
         self, item: Item, route: Route, started: float, response: Response, body: bytes, *, delayed: bool
     ) -> Answer:
         """The answer as it came, with the delay that it asks for. Reports it to the upstream."""
         status = response.status
-        requested = requested_delay(partial(_header, response), self._timing.now()) if delayed else 0.0
+        if self._permits and (permit := self._permits.get(id(item))) is not None:
+            permit.answered(partial(header_of, response), self._timing.now())
+        requested = requested_delay(partial(header_of, response), self._timing.now()) if delayed else 0.0
+        if status in _BUSY and not requested:
+            # With a delay, it is about a rate, and fewer requests at once would not help.
+            item.stamps.refused = True
         if status == 429:
-            route.upstream.refused(started, requested)
+            route.upstream.refused(started, requested, item.claim.key)
         elif status < 500:
             route.upstream.answered(started)
-        return Answer(status, body, _request_id(item, route, response), requested)
-
-    async def beside(self, size: int, act: Callable[[], T]) -> T:
-        """The result of `act` on so many bytes. It takes long for many, and then runs in a thread."""
-        if size <= _MAX_ON_LOOP:
-            return act()
-        return await asyncio.get_running_loop().run_in_executor(self._threads, act)
+        elif status not in GATEWAY_ERRORS and status not in CRASH_LIKE:
+            route.upstream.reached(started)
+        return Answer(status, body, request_id(item, route, response), requested, started)
 
     def _route(self, item: Item) -> Route:
         claim = item.claim
@@ -230,136 +230,6 @@ class HttpExecutor:
             self._routes[kind] = route
         return route
 
-    # --- Verdicts ------------------------------------------------------------------------------------------
 
-    def again(self, item: Item, answer: Answer, message: str) -> Retried:
-        """Another attempt after this answer."""
-        delay = self.delay(item, answer.requested)
-        return Retried(item, f"http_{answer.status}", message[:MAX_MESSAGE], delay)
-
-    def _judge(self, item: Item, route: Route, answer: Answer) -> Verdict:
-        status, body = answer.status, route.redactor.body(answer.body)
-        if not 200 <= status < 300:
-            return self._refused(item, answer, body)
-        try:
-            embedded, usage = read_answer(body)
-        except NotJson as error:
-            # Not kept as the response: an error line with a status of 200 would read as a success.
-            message = f"The upstream answered {status} with a body that is not JSON: {error}"
-            return self._again(item, "invalid_response", message)
-        return Completed(item, status, answered_line(item, status, answer.request_id, embedded), usage)
-
-    def _refused(self, item: Item, answer: Answer, body: bytes) -> Verdict:
-        status = answer.status
-        if answer.passing and item.claim.attempts_left:
-            message, delay = message_of(status, body), self.delay(item, answer.requested)
-            return Retried(item, f"http_{status}", message, delay, usage_in(body))
-        line = answered_line(item, status, answer.request_id, as_json(body))
-        return Failed(item, line, status, usage_in(body))
-
-    def _unanswered(self, item: Item, route: Route | None, started: float, error: Exception) -> Ran:
-        """The verdict on an item for which there was no answer to read."""
-        match error:
-            case urls.InvalidUpstream() | MissingKey():
-                return self._unsendable(item, str(error))
-            case _TooLarge():
-                if route is not None:
-                    route.upstream.reached()
-                return Failed(item, failed_line(item, "response_too_large", str(error)))
-            case _Stalled():
-                return self._again(item, "response_stalled", str(error))
-            case urls.InvalidPath():
-                return Failed(item, failed_line(item, "invalid_url", str(error)))
-            case ClientClosedError():
-                # The worker stops. The attempt stays the same, and so does its Idempotency-Key.
-                return Deferred(item)
-            case TransportError() | DecodeError() if route is not None:
-                if never_left(error):
-                    return Deferred(item, route.upstream.unreached(started, reason_of(error)))
-                if isinstance(error, RequestTimeoutError):
-                    return TimedOut(item, code_of(error), reason_of(error), self.delay(item))
-                return self._again(item, code_of(error), reason_of(error))
-            case _:
-                # One item's unexpected error must not affect the others.
-                _log.error("request failed unexpectedly", **item.log_fields(), exception=traceback_of(error))
-                return self._again(item, "internal_error", "The worker failed at this request; see its log.")
-
-    def _again(self, item: Item, code: str, message: str) -> Verdict:
-        """There is no answer to keep: another attempt, if one is left."""
-        message = message[:MAX_MESSAGE]
-        if item.claim.attempts_left:
-            return Retried(item, code, message, self.delay(item))
-        return Failed(item, failed_line(item, code, message))
-
-    def _unsendable(self, item: Item, reason: str) -> Verdict:
-        if reason not in self._warned:
-            self._warned.add(reason)
-            _log.warning("cannot send", reason=reason)
-        return Deferred(item, _UNSENDABLE_DELAY)
-
-    def delay(self, item: Item, requested: float = 0.0) -> float:
-        """Seconds until the item's next attempt."""
-        return rounded_up(max(requested, self._settings.retry.delay(item.claim.attempt, self._timing.random)))
-
-
-def _post(item: Item, route: Route) -> RequestBuilder:
-    return (
-        route.client.post(route.url)
-        .header("Idempotency-Key", item.idempotency_key)
-        .timeout(request_limit(item))
-        .body_bytes(item.body)
-    )
-
-
-def _ordered(order: Order, item: Item, route: Route) -> RequestBuilder:
-    url = urls.below(route.upstream.url, order.path)
-    builder = (
-        route.client.request(order.method, url.with_query_string(order.query) if order.query else url)
-        .header("Idempotency-Key", item.idempotency_key)
-        .timeout(request_limit(item))
-    )
-    for name, value in order.headers:
-        builder = builder.header(name, value)
-    if order.body is None:
-        return builder
-    return builder.header("Content-Type", order.content_type).body_bytes(order.body)
-
-
-def request_limit(item: Item) -> timedelta:
-    return _limit(item.claim.settings.timeout, item.claim.seconds_left)
-
-
-@lru_cache(maxsize=1024)
-def _limit(timeout: float, seconds_left: float) -> timedelta:
-    """The time for a request: what its batch allows, and not much past its deadline. Cached since it is the
-    same for all items of a claim, and took longer to make than the rest of the request."""
-    return timedelta(seconds=min(timeout, max(1.0, seconds_left)))
-
-
-def _joined(pieces: list[Bytes]) -> bytes:
-    """The whole body. Empties the list: to free many pieces takes long, too."""
-    body = b"".join(pieces)
-    pieces.clear()
-    return body
-
-
-def _redacted(item: Item, route: Route, answer: Answer) -> Answer:
-    return Answer(answer.status, route.redactor.body(answer.body), answer.request_id, answer.requested)
-
-
-def _is_passing(status: int) -> bool:
-    return status in _RETRYABLE or status >= 500
-
-
-def _request_id(item: Item, route: Route, response: Response) -> str:
-    """What the upstream calls the request, or what we called it."""
-    said = _header(response, "x-request-id")
-    return route.redactor.text(said) if said else item.idempotency_key
-
-
-def _header(response: Response, name: str) -> str | None:
-    try:
-        return response.get_header(name)
-    except ValueError:
-        # Not text: as good as absent.
-        return None
+def _tokens(usage: Usage) -> int:
+    return usage.input_tokens + usage.output_tokens

@@ -19,7 +19,9 @@ from batchline.batches.output import answered_line, as_json, failed_line
 from batchline.config.settings import UpstreamSettings
 from batchline.executors.displayed import displayed_result
 from batchline.executors.executor import Executor, Fence
-from batchline.executors.http import Answer, HttpExecutor, Order
+from batchline.executors.http import HttpExecutor
+from batchline.executors.http_answer import Answer
+from batchline.executors.http_request import Order
 from batchline.governance.operations import HTTP, Operation, operation_of
 from batchline.governance.outcomes import Means
 from batchline.governance.registry import Registry
@@ -163,7 +165,7 @@ class OperationExecutor:
     def _verdict(self, meaning: Means, judged: "_Judged") -> Verdict:
         item, answer = judged.item, judged.answer
         if meaning is Means.RETRY and item.claim.attempts_left:
-            return self._http.again(item, answer, judged.message)
+            return self._http.verdicts.again(item, answer, judged.message)
         line = answered_line(item, answer.status, answer.request_id, judged.displayed)
         if meaning is Means.DONE:
             return Completed(item, answer.status, line)

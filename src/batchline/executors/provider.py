@@ -15,7 +15,9 @@ from pyreqwest.request import RequestBuilder
 
 from batchline.batches.output import NotJson, answered_line, as_json, failed_line, read_answer
 from batchline.executors.executor import Fence
-from batchline.executors.http import Answer, HttpExecutor, request_limit
+from batchline.executors.http import HttpExecutor
+from batchline.executors.http_answer import Answer
+from batchline.executors.http_request import request_limit
 from batchline.model import (
     Completed,
     Deferred,
@@ -82,6 +84,9 @@ class ProviderExecutor:
         chosen, task_id = item.claim.settings.provider, item.claim.task_id
         if chosen is None or task_id is None:
             return True
+        if self._http.is_away(item):
+            # Otherwise it would wait until the provider is back, and so would a worker that drains.
+            return False
         answer = await self._http.exchange(item, partial(_cancel, task_id))
         # A task that has ended cannot be cancelled, and one that vanished need not be.
         return isinstance(answer, Answer) and not answer.passing
@@ -175,7 +180,7 @@ class ProviderExecutor:
                 # Another attempt would have another key, and this key may have a task.
                 return SubmissionUnknown(item, max(answer.requested, min(_AGAIN, chosen.recheck)))
             if item.claim.attempts_left:
-                return self._http.again(item, answer, message_of(answer.status, answer.body))
+                return self._http.verdicts.again(item, answer, message_of(answer.status, answer.body))
         line = answered_line(item, answer.status, answer.request_id, as_json(answer.body))
         return Failed(item, line, answer.status)
 
@@ -195,7 +200,7 @@ class ProviderExecutor:
         self._missing.pop(task_id, None)
         size, state = len(answer.body), None
         if answer.status == 200:
-            state = await self._http.beside(size, partial(provider.state, answer.body))
+            state = await self._http.answers.beside(size, partial(provider.state, answer.body))
         if state is None:
             self._warn("the provider does not say how a task is", provider=chosen.name, status=answer.status)
             return TaskParked(
@@ -205,7 +210,7 @@ class ProviderExecutor:
             case Progress.RUNNING:
                 return TaskParked(item, task_id, self._next(state))
             case Progress.SUCCEEDED:
-                return await self._http.beside(size, partial(_succeeded, item, answer))
+                return await self._http.answers.beside(size, partial(_succeeded, item, answer))
             case Progress.FAILED:
                 return self._failed(item, state)
 
@@ -233,7 +238,7 @@ class ProviderExecutor:
     def _failed(self, item: Item, state: TaskState) -> Verdict:
         message = state.message[:MAX_MESSAGE]
         if state.passing and item.claim.attempts_left:
-            return Retried(item, state.code, message, self._http.delay(item))
+            return Retried(item, state.code, message, self._http.verdicts.delay(item))
         return Failed(item, failed_line(item, state.code, message))
 
     def _elsewhere(self, item: Item, chosen: ProviderSettings | None) -> Verdict:

@@ -16,6 +16,8 @@ from batchline.upstreams.memory import BodyMemory
 from batchline.worker.batch_limits import BatchLimits
 from batchline.worker.rate import Rate
 from batchline.worker.slots import Slots
+from batchline.worker.suspects import Suspects
+from batchline.worker.tenant_gates import TenantGates
 
 # One fetch brings no more than this: while it is read, it is in memory twice.
 MAX_FETCH = 32 * 2**20
@@ -30,6 +32,8 @@ class Buffer:
         memory: BodyMemory,
         max_bytes: int,
         limits: BatchLimits | None = None,
+        suspects: Suspects | None = None,
+        gates: TenantGates | None = None,
     ) -> None:
         self._settings = settings
         self._rate = rate
@@ -37,6 +41,10 @@ class Buffer:
         self._memory = memory
         self._max_bytes = max_bytes
         self.limits = BatchLimits() if limits is None else limits
+        self._suspects = Suspects() if suspects is None else suspects
+        self._suspects.open(self._send_suspects)
+        self.gates = TenantGates() if gates is None else gates
+        self.gates.open(self._send_gated)
         # Of items that wait or run.
         self._bytes = 0
         # No more items are wanted until there is room for so many bytes.
@@ -54,7 +62,9 @@ class Buffer:
         self.on_put: Callable[[], object] = lambda: None
 
     def __len__(self) -> int:
-        return len(self._items) + (len(self.limits.waiting) if self.limits.active else 0)
+        waiting = len(self.limits.waiting) if self.limits.active else 0
+        gated = len(self.gates.waiting) if self.gates.active else 0
+        return len(self._items) + waiting + len(self._suspects.waiting) + gated
 
     @property
     def takers(self) -> int:
@@ -87,8 +97,41 @@ class Buffer:
                 claim = item.claim
                 if claim.concurrency != self.limits.limit_of(claim.batch_id):
                     self.change_limit(claim.batch_id, claim.concurrency)
+            if claim.crashes and not self._is_sendable(item):
+                continue
+            if self.gates.active and not self._passes_gate(item):
+                continue
             if not self.limits.active or self.limits.arrived(item):
                 self._items.append(item)
+
+    def _is_sendable(self, suspect: Item) -> bool:
+        """Whether a line may be sent that was in flight at a crash. Otherwise it waits, or is given back."""
+        if not self._suspects.refuses(suspect):
+            return self._suspects.arrived(suspect)
+        self._hold(-len(suspect.body))
+        return False
+
+    def _passes_gate(self, item: Item) -> bool:
+        """Whether a line may be sent whose tenant has a budget. Otherwise it waits, or is given back."""
+        if not self.gates.refuses(item):
+            return self.gates.arrived(item)
+        self._hold(-len(item.body))
+        if item.claim.crashes:
+            self._suspects.ended(item)
+        return False
+
+    def _send_gated(self, ready: list[Item]) -> None:
+        for item in ready:
+            if not self.limits.active or self.limits.arrived(item):
+                self._items.append(item)
+        self._wake(len(self._items))
+
+    def _send_suspects(self) -> None:
+        """First, since the others have time: they are known to crash nothing."""
+        for item in self._suspects.ready():
+            if not self.limits.active or self.limits.arrived(item):
+                self._items.appendleft(item)
+        self._wake(len(self._items))
 
     def change_limit(self, batch_id: UUID, limit: int | None) -> None:
         """A batch has another concurrency from now on; None: no limit. Requests in flight may finish."""
@@ -101,7 +144,7 @@ class Buffer:
 
     def batch_limits(self) -> dict[UUID, int | None]:
         """The batches of all items that wait or run, with the limit that is known of each."""
-        items = (*self._items, *self.limits.waiting, *self._slots.running.values())
+        items = (*self._unsent, *self._slots.running.values())
         return {id: self.limits.limit_of(id) for id in {item.claim.batch_id for item in items}}
 
     async def take(self) -> Item | None:
@@ -125,19 +168,34 @@ class Buffer:
         return item
 
     def spans(self) -> set[int]:
-        return {item.claim.span_id for item in (*self._items, *self.limits.waiting)}
+        return {item.claim.span_id for item in self._unsent}
+
+    @property
+    def _unsent(self) -> list[Item]:
+        return [*self._items, *self.limits.waiting, *self._suspects.waiting, *self.gates.waiting]
 
     async def needs_refill(self) -> None:
         """Wait until more is wanted."""
         await self._refill.wait()
 
+    @property
+    def refilling(self) -> bool:
+        """Whether more is wanted now."""
+        return self._refill.is_set()
+
     def done(self, item: Item) -> None:
         """Note that an item has ended."""
         self._hold(-len(item.body))
+        if item.claim.crashes:
+            self._suspects.ended(item)
+        if self.gates.active:
+            self.gates.ended(item)
         if self.limits.active:
             self._items.extend(self.limits.ended(item))
             self._wake(len(self._items))
-        if self._short and self._has_room:
+        if (self._short and self._has_room) or (self._waiters and not self._items):
+            # A taker that waits has asked before. More may have been in flight then than its limit allowed,
+            # and nobody asks again for runners that end because of that.
             self._refill.set()
 
     def wanted(self) -> int:
@@ -175,16 +233,23 @@ class Buffer:
 
     def discard(self, batch_id: UUID | None = None) -> list[Item]:
         """Take back what was not sent, all of it or that of one batch."""
-        gone = self.limits.discard(batch_id)
+        held_up = self.limits.discard(batch_id)
         unsent = [item for item in self._items if batch_id is None or item.claim.batch_id == batch_id]
         for item in unsent:
             self.limits.ended(item)
-        gone += unsent
+        waiting, gated = self._suspects.discard(batch_id), self.gates.discard(batch_id)
+        gone = [*held_up, *unsent, *waiting, *gated]
         if gone:
             kept = [item for item in self._items if batch_id is not None and item.claim.batch_id != batch_id]
             self._items = deque(kept)
             self._hold(-sum(len(item.body) for item in gone))
             self._refill.set()
+        for item in (*held_up, *unsent, *gated):
+            if item.claim.crashes:
+                self._suspects.ended(item)
+        if self.gates.active:
+            for item in (*held_up, *unsent):
+                self.gates.ended(item)
         return gone
 
     def dismiss(self, maximum: int) -> int:
@@ -194,6 +259,8 @@ class Buffer:
     def close(self) -> None:
         """No more items will come: takers that find nothing get None."""
         self.closed = True
+        self._suspects.close()
+        self.gates.close()
         self._wake(len(self._waiters))
 
     def _target(self) -> int:

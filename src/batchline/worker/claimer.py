@@ -17,6 +17,7 @@ from batchline.store.session import StoreUnavailable
 from batchline.store.spans import Scope, WorkerId
 from batchline.worker.context import ProducerContext
 from batchline.worker.pause import Pause
+from batchline.worker.prompt_order import in_prompt_order
 from batchline.worker.service import Service
 
 # One claim returns at most this many lines, so that reading them never blocks the event loop for long.
@@ -80,7 +81,18 @@ class Claimer(Service):
         # A claim was cancelled or failed. It may have taken spans that this worker does not know.
         self.interrupted = False
         self._stopping = False
+        # Nothing is claimed, whatever there is: its upstream is unavailable, or others take the lines.
+        self.paused = False
         self.wake()
+
+    def pause(self) -> None:
+        """Claim nothing until `resume`. A claim that is under way ends."""
+        self.paused = True
+
+    def resume(self) -> None:
+        if self.paused:
+            self.paused = False
+            self.wake()
 
     def announce(self, batch_id: UUID | None) -> None:
         """There is new work: in this batch, if it is known. An idle worker claims from it directly."""
@@ -96,8 +108,8 @@ class Claimer(Service):
     def wake(self) -> None:
         # There is more to look for than an announced batch.
         self._announced = None
-        # A claim that ends while the worker stops must not keep it waiting.
-        if not self._stopping:
+        # A claim that ends while the worker stops must not keep it waiting. Nor does one that is paused.
+        if not self._stopping and not self.paused:
             super().wake()
 
     def stop(self) -> None:
@@ -107,7 +119,13 @@ class Claimer(Service):
 
     def repair(self) -> None:
         self._context.reconciler.wake()
-        self.wake()
+        self._look_again()
+
+    def _look_again(self) -> None:
+        """After a claim that failed. Also if it is paused by now: then it becomes idle."""
+        self._announced = None
+        if not self._stopping:
+            super().wake()
 
     async def run(self) -> None:
         pause = Pause()
@@ -117,23 +135,27 @@ class Claimer(Service):
             # Cleared before the claim, not after it: a wake-up that comes meanwhile must not be lost.
             self._woken.clear()
             try:
-                async with self._context.reconciler.claim_lock:
-                    try:
-                        found = await self._claim()
-                    except BaseException:
-                        self.interrupted = True
-                        raise
-                if found:
+                found = not self.paused and await self._claim_alone()
+                if found and not self.paused:
                     self.wake()
                 elif not self._woken.is_set():
                     self.idle.set()
                     self._on_nothing()
                 pause.reset()
             except StoreUnavailable as error:
-                self.wake()
+                self._look_again()
                 self._context.reconciler.wake()
                 _log.warning("cannot claim", reason=str(error))
                 await pause.wait()
+
+    async def _claim_alone(self) -> bool:
+        """Claim while no other claimer of this worker does."""
+        async with self._context.reconciler.claim_lock:
+            try:
+                return await self._claim()
+            except BaseException:
+                self.interrupted = True
+                raise
 
     async def _claim(self) -> bool:
         """Fill the buffer; False if there is nothing more to claim, as far as is known."""
@@ -177,7 +199,7 @@ class Claimer(Service):
         missing = sum(claim.size for claim in claims) - len(items)
         if missing:
             _log.error("claimed lines could not be read", missing=missing)
-        self._put(items, began)
+        self._put(in_prompt_order(items), began)
         # The requests go out before the next claim. Of a batch that had begun before, lines may have been
         # given back, which this claim did not look at.
         await asyncio.sleep(0)

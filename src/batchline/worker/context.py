@@ -8,6 +8,7 @@ from batchline.executors.executor import Executor
 from batchline.store.session import Session
 from batchline.traces.lines import LineTracer
 from batchline.upstreams.memory import BodyMemory
+from batchline.upstreams.rate_budgets import RateBudgets
 from batchline.worker.announced_batch import AnnouncedBatch
 from batchline.worker.clock import Clock
 from batchline.worker.item_budget import ItemBudget
@@ -35,5 +36,7 @@ class ProducerContext:
     on_claimed: Callable[[], None]
     announced: AnnouncedBatch = field(default_factory=AnnouncedBatch)
     observer: WorkerObserver = field(default_factory=WorkerObserver)
+    # Requests and tokens per minute.
+    rates: RateBudgets = field(default_factory=RateBudgets)
     # None: nothing is traced.
     tracer: LineTracer | None = None

@@ -152,8 +152,8 @@ class Dispatcher(Service):
                         # one.
                         if isinstance(ran, _DONE):
                             rate.count += 1
-                            if limit.adapting:
-                                limit.answered(item)
+                        if limit.adapting or item.stamps.refused:
+                            self._note(ran, sent_in)
                         settler.add(
                             self._judge(ran, sent_in, in_flight) if isinstance(ran, TimedOut) else ran
                         )
@@ -171,14 +171,26 @@ class Dispatcher(Service):
                 self._runners -= 1
                 return
 
+    def _note(self, ran: Ran, sent_in: int) -> None:
+        """Tell the limit how the request ended. An error says nothing about how much the upstream takes."""
+        item, limit = ran.item, self._slots.limit
+        if item.stamps.refused:
+            limit.refused(item, sent_in)
+        elif isinstance(ran, Completed):
+            limit.answered(item, sent_in, ran.usage.output_tokens)
+        elif isinstance(ran, Failed):
+            limit.failed(item)
+
     def _judge(self, timed_out: TimedOut, sent_in: int, in_flight: int) -> Verdict:
         """Another attempt if the time-out counts and one is left; the same attempt again if it does not."""
         item, limit = timed_out.item, self._slots.limit
         counts = limit.timed_out(item, sent_in, max(in_flight, limit.in_flight))
         self._runners -= self._buffer.dismiss(self._runners - limit.value)
         if not counts:
-            return Deferred(item, timed_out.delay)
+            return Deferred(item, timed_out.delay, sent_to=item.claim.stays_with)
         if item.claim.attempts_left:
-            return Retried(item, timed_out.error_code, timed_out.message, timed_out.delay)
+            code, message, delay = timed_out.error_code, timed_out.message, timed_out.delay
+            # It may have run, or run still.
+            return Retried(item, code, message, delay, sent_to=item.claim.stays_with)
         limit.forget(item)
         return Failed(item, failed_line(item, timed_out.error_code, timed_out.message))

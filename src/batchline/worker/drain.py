@@ -5,7 +5,7 @@ poll or a notification has woken is not idle any more.
 
 Lines behind a provider's limit of tasks are work that no claim returns. While tasks end, there will be room
 for them. But a limit that is full of held lines stays full until the operator decides, so a worker does not
-wait for it.
+wait for it. Nor does it wait for chunks that none of its relays serves.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -19,6 +19,7 @@ from batchline.store.spans import Scope
 from batchline.worker.pause import Pause
 from batchline.worker.poller import Poller
 from batchline.worker.producers import Producers
+from batchline.worker.relay.relays import Relays
 from batchline.worker.service import HasIdle, are_idle, until_idle
 
 _log = structlog.get_logger("batchline.worker")
@@ -42,12 +43,14 @@ class Drain:
         scope: Scope,
         poller: Poller,
         producers: Producers,
+        relays: Relays,
         parts: Callable[[], Iterable[HasIdle]],
     ) -> None:
         self._session = session
         self._scope = scope
         self._poller = poller
         self._producers = producers
+        self._relays = relays
         self._parts = parts
         self.held: Sequence[HeldLines] = ()
         """What was held when the worker had drained."""
@@ -56,12 +59,14 @@ class Drain:
         now, pause = True, Pause(first=0.01, maximum=0.5)
         while True:
             await until_idle(self._parts)
-            before = self._producers.claimed
+            before = self._claimed
             found = await self._poller.sees_work(now=now)
             idle = are_idle(self._parts())
             if idle and not found:
                 break
-            if self._poller.only_claimable and await self._held_up(before):
+            # Lines that a relay has no room for were claimed and given back, and come due at once.
+            stuck = self._poller.only_claimable or self._relays.any_full
+            if stuck and await self._held_up(before):
                 break
             # If all are idle, what was found comes due later, and the poller polls again then.
             now = not idle
@@ -71,25 +76,34 @@ class Drain:
                 await pause.wait()
         self.held = await self._find_held()
 
+    @property
+    def _claimed(self) -> int:
+        return self._producers.claimed + self._relays.claimed
+
     async def _held_up(self, claimed_before: int) -> bool:
         """Whether the claims that the poll has woken found nothing because of a limit full of held lines."""
         await until_idle(self._parts)
-        return self._producers.claimed == claimed_before and any(
-            held.limit_full for held in await self._find_held()
-        )
+        return self._claimed == claimed_before and any(held.limit_full for held in await self._find_held())
 
     async def _find_held(self) -> list[HeldLines]:
         try:
             full = [key for scope, limit in self._limits() for key in await self._full(scope, limit)]
             counts = await providers.counts(self._session, self._scope)
+            unserved = await self._relays.unserved(self._session, self._scope)
         except StoreUnavailable as error:
             _log.warning("cannot count held lines", reason=str(error))
             return []
-        return [
-            HeldLines(each.upstream, each.submission_unknown, each.upstream in full)
+        held = [
+            HeldLines(
+                each.upstream,
+                each.submission_unknown,
+                each.upstream in full or self._relays.full(each.upstream),
+            )
             for each in counts
             if each.submission_unknown
         ]
+        known = {each.upstream for each in held}
+        return held + [HeldLines(each.key, each.lines, False) for each in unserved if each.key not in known]
 
     def _limits(self) -> list[tuple[Scope, int]]:
         return [(each.scope, each.max_tasks) for each in self._producers if each.max_tasks is not None]

@@ -18,3 +18,9 @@ class ItemBudget:
             self._left = max(self._left - items, 0)
             if not self._left:
                 self.spent.set()
+
+    def put_back(self, items: int) -> None:
+        """So many items were claimed and given back unsent."""
+        if self._left is not None and items:
+            self._left += items
+            self.spent.clear()

@@ -8,7 +8,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
-from batchline.model import Completed, Failed, KeyLoad, Verdict
+from msgspec import structs
+
+from batchline.model import Completed, Failed, Item, KeyLoad, Verdict
+from batchline.upstreams.in_flight_limit import InFlightLimit
 from batchline.worker.clock import Clock
 from batchline.worker.producer import Producer
 
@@ -21,7 +24,8 @@ _FORGET_AFTER = 600.0
 # Reported keys, the busiest ones.
 _MAX_KEYS = 50
 
-Key: TypeAlias = tuple[str, str]
+# A routing key, a model, and the name of the upstream, if several serve the key.
+Key: TypeAlias = tuple[str, str, str | None]
 
 
 class BusyRate:
@@ -42,6 +46,21 @@ class BusyRate:
         return self._items / self._seconds if self._seconds > 0 else 0.0
 
 
+def _key(item: Item) -> Key:
+    claim = item.claim
+    return claim.key, claim.model, claim.sender
+
+
+def _with_limit(load: KeyLoad, limit: InFlightLimit) -> KeyLoad:
+    return structs.replace(
+        load,
+        limit=limit.value,
+        ceiling=int(limit.maximum),
+        auto=limit.auto,
+        signal=limit.signal.label,
+    )
+
+
 class LoadMeter:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -56,25 +75,35 @@ class LoadMeter:
         """Count items that are finished."""
         done = [verdict.item for verdict in verdicts if isinstance(verdict, _DONE)]
         if done:
-            self._finished.update((item.claim.key, item.claim.model) for item in done)
+            self._finished.update(_key(item) for item in done)
             seconds = done[-1].stamps.answered - done[-1].stamps.sent
             self._latency = seconds if self._latency == 0 else self._latency + (seconds - self._latency) / 4
 
     def loads(self, producers: Iterable[Producer]) -> list[KeyLoad]:
         """What there is to report now. Call it regularly: it measures the time since the last call."""
         in_flight, limited, unreachable = Counter[Key](), set[Key](), dict[Key, str]()
+        limits = dict[Key, InFlightLimit]()
         for producer in producers:
-            keys = Counter((item.claim.key, item.claim.model) for item in producer.running())
+            keys = Counter(_key(item) for item in producer.running())
             in_flight += keys
+            limits.update(dict.fromkeys(keys, producer.limit))
             if producer.slowed:
                 limited.update(keys)
             if producer.outage is not None:
                 unreachable.update(dict.fromkeys(keys, producer.outage))
         self._measure(in_flight)
-        loads = [
-            KeyLoad(*key, in_flight[key], round(rate.per_second, 3), key in limited, unreachable.get(key))
-            for key, rate in self._rates.items()
-        ]
+        loads = []
+        for key, rate in self._rates.items():
+            load = KeyLoad(
+                key=key[0],
+                model=key[1],
+                in_flight=in_flight[key],
+                rate=round(rate.per_second, 3),
+                limited=key in limited,
+                unreachable=unreachable.get(key),
+                upstream=key[2],
+            )
+            loads.append(_with_limit(load, limits[key]) if key in limits else load)
         return sorted(loads, key=lambda load: (-load.in_flight, -load.rate, load.key))[:_MAX_KEYS]
 
     def _measure(self, in_flight: Counter[Key]) -> None:

@@ -15,6 +15,7 @@ from batchline.worker.maintenance import Maintenance
 from batchline.worker.outbox import Outbox
 from batchline.worker.poller import Poller
 from batchline.worker.producers import Producers
+from batchline.worker.relay.relays import Relays
 from batchline.worker.retry_timer import RetryTimer
 from batchline.worker.task_canceller import TaskCanceller
 
@@ -23,6 +24,7 @@ class NotificationRouter:
     """The worker makes it first and fills in the services later, because they call it."""
 
     producers: Producers
+    relays: Relays
     poller: Poller
     finalizer: Finalizer
     outbox: Outbox
@@ -119,12 +121,15 @@ class NotificationRouter:
     def look_for_work(self) -> None:
         for claimer in self.producers.claimers:
             claimer.wake()
+        self.relays.wake()
 
     def _give_back(self, batch_id: UUID) -> None:
         """Of a batch that is closed, give back what was not sent."""
         for producer in self.producers:
             producer.dispatcher.give_back(batch_id)
+        self.relays.closed(batch_id)
 
     def _opened(self, batch_id: UUID | None) -> None:
         for claimer in self.producers.claimers:
             claimer.announce(batch_id)
+        self.relays.wake()

@@ -254,7 +254,7 @@ class Settler(Service):
             if row.closing and not row.finished:
                 await batches.conclude(self._session, row.batch_id)
             if row.step_ended:
-                await steps.begin(self._session, row.batch_id)
+                await steps.begin_part(self._session, row.batch_id)
 
     async def _is_cause(self, verdicts: Sequence[Verdict]) -> bool:
         """Whether the database answers, and this one large verdict is what it does not take."""

@@ -1,7 +1,7 @@
 """Cancels tasks at providers whose batch has ended without them: it was cancelled or deleted, or it expired.
 
-Woken when this worker has ended such a batch, when one was deleted, and when maintenance is due: a task that
-could not be cancelled is tried again then. Its connection is open only meanwhile.
+Woken at the start, when this worker has ended such a batch, when one was deleted, and when maintenance is
+due: a task that could not be cancelled is tried again then. Its connection is open only meanwhile.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from typing import TypeAlias
 import structlog
 
 from batchline.model import Item
-from batchline.store import providers
+from batchline.store import provider_chunks, providers
 from batchline.store.providers import AbandonedTask
 from batchline.store.session import Session, StoreUnavailable
 from batchline.store.spans import Scope
@@ -19,6 +19,8 @@ from batchline.worker.service import Service
 
 # A task that could not be cancelled so often is left to the provider.
 _MAX_ATTEMPTS = 10
+# A chunk of thousands of lines is tried for as long as the provider works on it: a day.
+_MAX_CHUNK_ATTEMPTS = 1500
 
 _log = structlog.get_logger("batchline.task_canceller")
 
@@ -39,6 +41,7 @@ class TaskCanceller(Service):
         self._session = session
         self._scope = scope
         self._cancel_task = cancel
+        self.wake()
 
     def stop(self) -> None:
         # Any worker may do it later.
@@ -59,6 +62,8 @@ class TaskCanceller(Service):
         """Whether nothing is left to do for the task."""
         if await self._cancel_task(task.item):
             return True
-        over = task.attempts >= _MAX_ATTEMPTS
-        _log.warning("cannot cancel a task", task=task.task_id, given_up=over)
+        chunk = task.task_id.startswith(provider_chunks.TASK)
+        over = task.attempts >= (_MAX_CHUNK_ATTEMPTS if chunk else _MAX_ATTEMPTS)
+        if over or task.attempts <= _MAX_ATTEMPTS:
+            _log.warning("cannot cancel a task", task=task.task_id, given_up=over)
         return over

@@ -20,6 +20,7 @@ from batchline.executors.validating import ValidatingExecutor
 from batchline.files.objects import Objects
 from batchline.hooks.hook import Hooks
 from batchline.model import Batch, PollResult, Verdict
+from batchline.model.concurrency import typical_concurrency
 from batchline.store import batches, spans
 from batchline.store.address import in_schema_of
 from batchline.store.session import Session, StoreUnavailable
@@ -27,6 +28,7 @@ from batchline.store.spans import Scope
 from batchline.traces.tracing import Tracing
 from batchline.upstreams.http_upstream import Upstreams
 from batchline.upstreams.memory import BodyMemory
+from batchline.upstreams.rate_budgets import RateBudgets
 from batchline.upstreams.view import UpstreamView
 from batchline.webhooks.sender import Sender
 from batchline.worker import local_workers
@@ -34,7 +36,9 @@ from batchline.worker.bulk_runner import BulkRunner, ContinueAction, no_actions
 from batchline.worker.clock import Clock, steady
 from batchline.worker.context import ProducerContext
 from batchline.worker.drain import Drain, HeldLines
+from batchline.worker.escalation import Escalation, EscalationScope
 from batchline.worker.finalizer import Finalizer
+from batchline.worker.health_watch import HealthWatch
 from batchline.worker.heartbeat import Heartbeat
 from batchline.worker.hook_runner import HookRunner
 from batchline.worker.invalid_answers import StoredInvalidAnswers
@@ -42,6 +46,7 @@ from batchline.worker.item_budget import ItemBudget
 from batchline.worker.lease import Lease
 from batchline.worker.listener import Listener
 from batchline.worker.load import LoadMeter
+from batchline.worker.load_watch import LoadWatch
 from batchline.worker.maintenance import Maintenance
 from batchline.worker.notification_router import NotificationRouter
 from batchline.worker.observer import WorkerObserver
@@ -49,8 +54,12 @@ from batchline.worker.outbox import Outbox
 from batchline.worker.pause import Pause
 from batchline.worker.poller import Poller
 from batchline.worker.producer import ProducerScope
-from batchline.worker.producers import Producers
+from batchline.worker.producers import Discovery, Producers
+from batchline.worker.rate_leaser import RateLeaser
 from batchline.worker.reconciler import Reconciler
+from batchline.worker.relay.collectors import Collectors
+from batchline.worker.relay.relay import Relay, RelayScope
+from batchline.worker.relay.relays import Relays
 from batchline.worker.schedule_runner import AppSchedules, ScheduleRunner
 from batchline.worker.service import HasIdle, until_idle
 from batchline.worker.settler import Settler
@@ -69,9 +78,12 @@ _SESSIONS = (
     "maintenance",
     "tasks",
     "spending",
+    "rates",
     "answers",
     "bulk",
     "schedules",
+    "escalation",
+    "relay",
 )
 
 _log = structlog.get_logger("batchline.worker")
@@ -83,8 +95,14 @@ class WorkerOptions:
 
     # One producer for each of these, instead of one for the whole scope.
     producers: Sequence[ProducerScope] = ()
-    # One producer for each upstream in this scope, while that upstream has work.
-    discovered: ProducerScope | None = None
+    # Producers for the routing keys in these scopes, while they have work.
+    discovered: Sequence[Discovery] = ()
+    # Lines in these scopes go through the batch APIs of their upstreams.
+    relays: Sequence[RelayScope] = ()
+    # Upstreams whose batch API is not used any more: chunks that they have are collected.
+    collecting: Sequence[RelayScope] = ()
+    # Upstreams that take only lines of batches near their deadline.
+    escalations: Sequence[EscalationScope] = ()
     # Shared with the executor.
     upstreams: Upstreams | None = None
     memory: BodyMemory | None = None
@@ -119,7 +137,7 @@ class Worker:
         options: WorkerOptions | None = None,
     ) -> None:
         options = options or WorkerOptions()
-        self._settings = settings
+        self._settings, self._scope = settings, scope
         self._stop, self._abort = asyncio.Event(), asyncio.Event()
         # What was known when the last claim ended, if that was interrupted.
         self._last_known: set[int] | None = None
@@ -128,7 +146,7 @@ class Worker:
         self._sessions = {name: Session(url, name) for name in _SESSIONS}
         self._sessions["poll"] = Session(url, options.poll_name)
         self._router = router = NotificationRouter(options.on_ended)
-        memory = options.memory or BodyMemory(settings.body_memory, settings.concurrency)
+        memory = options.memory or BodyMemory(settings.body_memory, typical_concurrency(settings.concurrency))
 
         self._observer, self._load = options.observer, LoadMeter(options.clock)
         self._tracing = tracing = options.tracing
@@ -148,9 +166,11 @@ class Worker:
         self._reconciler = Reconciler(
             self._sessions["claim"], self.lease, self._known_spans, router.look_for_work
         )
-        scopes = options.producers or [ProducerScope(scope, settings.concurrency)]
+        scopes = options.producers
+        if not scopes and not options.discovered and not options.relays:
+            scopes = [ProducerScope(scope, settings.concurrency)]
         # Each producer may hold a share of the bytes for requests, and all of them no more than there are.
-        shares = len(scopes) + (options.discovered is not None)
+        shares = len(scopes) + len(options.discovered) + len(options.relays)
         context = ProducerContext(
             session=self._sessions["claim"],
             executor=self._executor,
@@ -162,17 +182,35 @@ class Worker:
             clock=options.clock,
             max_request_bytes=memory.for_requests // shares,
             budget=self._budget,
+            rates=RateBudgets() if options.upstreams is None else options.upstreams.budgets,
             on_claimed=router.claimed,
             observer=self._observer,
             tracer=None if tracing is None else tracing.lines,
         )
         # None: its executor sends no requests.
         self.upstreams = options.upstreams
+        self._rates = RateLeaser(self._sessions["rates"], context.rates)
         self.producers = Producers(context, options.upstreams or Upstreams(), self._supervisor)
         for each in scopes:
             self.producers.add(each)
-        if options.discovered is not None:
-            self.producers.discover(options.discovered)
+        for discovery in options.discovered:
+            self.producers.discover(discovery)
+        self._load_watch = LoadWatch(self.producers.upstreams)
+        self._health_watch = HealthWatch(self.producers.upstreams)
+        relay_session, served = self._sessions["relay"], self.producers.upstreams
+
+        def open_relay(of: RelayScope) -> Relay:
+            return Relay(context, relay_session, of, served, self.producers.add_for_now)
+
+        self.relays = Relays(
+            map(open_relay, options.relays), self._sessions["tasks"], served, options.collecting
+        )
+        self._collectors = Collectors(
+            self._sessions["claim"], scope, self.relays, open_relay, self._supervisor.start
+        )
+        self._escalation = Escalation(
+            self._sessions["escalation"], options.escalations, self.producers, options.clock
+        )
         self.finalizer = Finalizer(url, self.lease, scope, objects, router.ended)
         if tracing is not None:
             self.finalizer.on_finalized = tracing.batches.finalized
@@ -184,7 +222,8 @@ class Worker:
             self._sessions["maintenance"], objects, settings, self._observer.maintenance_found
         )
         self._bulk = BulkRunner(self._sessions["bulk"], options.continue_action)
-        self._canceller = TaskCanceller(self._sessions["tasks"], scope, options.cancel_task)
+        cancel_task = self.relays.cancelling(options.cancel_task)
+        self._canceller = TaskCanceller(self._sessions["tasks"], scope, cancel_task)
         self.poller = Poller(
             self._sessions["poll"],
             self.lease,
@@ -203,16 +242,18 @@ class Worker:
             lambda: self._load.loads(self.producers),
         )
         self._listener = Listener(in_schema_of(options.listen_url or url, url), router.heard)
-        self._drain = Drain(self._sessions["settle"], scope, self.poller, self.producers, self._parts)
+        self._drain = Drain(
+            self._sessions["settle"], scope, self.poller, self.producers, self.relays, self._parts
+        )
 
         router.producers, router.poller, router.finalizer = self.producers, self.poller, self.finalizer
         router.outbox, router.hooks, router.maintenance = self.outbox, self.hooks, self._maintenance
-        router.canceller, router.bulk = self._canceller, self._bulk
+        router.canceller, router.bulk, router.relays = self._canceller, self._bulk, self.relays
 
     @property
     def claimed(self) -> int:
         """Items, since the start."""
-        return self.producers.claimed
+        return self.producers.claimed + self.relays.claimed
 
     def upstream_views(self) -> list[UpstreamView]:
         """The upstreams of its requests as they stand now."""
@@ -242,9 +283,17 @@ class Worker:
             await self._register_hooks()
             async with self._supervisor.running():
                 self.producers.start()
+                self._supervisor.start(*self.relays)
+                # Before anything drains.
+                await self._collectors.look()
                 self._supervisor.start(
+                    self._collectors,
                     self.settler,
                     self._spending,
+                    self._rates,
+                    self._load_watch,
+                    self._health_watch,
+                    self._escalation,
                     self._heartbeat,
                     self.finalizer,
                     self.outbox,
@@ -263,6 +312,7 @@ class Worker:
         finally:
             self._router.retries.cancel()
             self._reasons.close()
+            await self.relays.close()
             for session in self._sessions.values():
                 await session.close()
 
@@ -295,8 +345,10 @@ class Worker:
 
     async def _until_budget_spent(self) -> None:
         """Until this worker has claimed as many items as it may, and has finished them."""
-        await self._budget.spent.wait()
-        await until_idle(self._finishing)
+        while not self._budget.spent.is_set():
+            await self._budget.spent.wait()
+            # Items may be given back meanwhile that were counted.
+            await until_idle(self._finishing)
         _log.info("claimed as many items as it may", items=self._settings.max_items)
 
     def _parts(self) -> list[HasIdle]:
@@ -304,6 +356,7 @@ class Worker:
         return [
             *self._finishing(),
             self._reconciler,
+            self._escalation,
             self._router.retries,
             self.outbox,
             self.hooks,
@@ -318,6 +371,7 @@ class Worker:
         return [
             *self.producers.claimers,
             *self.producers.dispatchers,
+            *self.relays,
             self.settler,
             self._spending,
             self.finalizer,
@@ -330,7 +384,9 @@ class Worker:
         seeking = (
             self.poller,
             self._listener,
+            self._collectors,
             self._reconciler,
+            self._escalation,
             self._maintenance,
             self._bulk,
             self._canceller,
@@ -338,7 +394,7 @@ class Worker:
         # A producer may be closed, and with it its claimer, while others stop.
         claimers = self.producers.claimers
         with self._aborting_after(patience):
-            await stop(*seeking, *claimers)
+            await stop(*seeking, *claimers, *self.relays)
         if any(claimer.interrupted for claimer in claimers):
             # From now on nothing is claimed: what is held and not among these was never sent.
             self._last_known = self._known_spans()
@@ -348,6 +404,7 @@ class Worker:
         with self._aborting_after(patience):
             await stop(self.settler)
             await stop(self._spending)
+            await stop(self._rates, self._load_watch, self._health_watch)
             await stop(self.finalizer)
             # A slow receiver or schedule keeps no worker from leaving for long: another one goes on with it.
             await stop(self.outbox, self.schedules, patience=self._settings.grace)
@@ -405,6 +462,7 @@ class Worker:
         self, verdicts: Sequence[Verdict], late: Sequence[Verdict], repeated: Sequence[Verdict]
     ) -> None:
         self._load.stored(verdicts)
+        self.relays.stored(verdicts)
         # A worker holds one such item at a time, so the next one may wait (claim_returned).
         if any(verdict.item.claim.losses > 1 for verdict in verdicts):
             self._router.look_for_work()
@@ -415,20 +473,24 @@ class Worker:
     def _found(self, result: PollResult) -> None:
         """A poll has returned."""
         self._router.found(result)
+        if result.claimable:
+            self._escalation.wake()
         if result.schedules_due:
             self.schedules.wake()
 
     def _known_spans(self) -> set[int]:
-        return self.settler.spans().union(*(producer.spans() for producer in self.producers))
+        held = (producer.spans() for producer in self.producers)
+        return self.settler.spans().union(self.relays.spans(), *held)
 
     def _let_go(self) -> int:
         """Drop what was claimed under a lost name, in all producers, not only in the one that noticed."""
-        return sum(dispatcher.discard() for dispatcher in self.producers.dispatchers)
+        return sum(dispatcher.discard() for dispatcher in self.producers.dispatchers) + self.relays.discard()
 
     def holding(self) -> bool:
         """Whether it holds items, verdicts or a batch to finalize."""
         return bool(
             any(producer.holding for producer in self.producers)
+            or self.relays.holding
             or self.settler.unsettled
             or self.finalizer.holding
         )

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from batchline.batches.answers import CHECKED_ENDPOINTS
 from batchline.batches.output import failed_line
+from batchline.executors.aliases import with_model
 from batchline.executors.executor import Fence
 from batchline.executors.http import HttpExecutor
 from batchline.executors.python.judge import Judge
@@ -61,7 +62,7 @@ class HttpStageRunner:
         match ran:
             case Completed():
                 size = len(item.body) + len(ran.output)
-                return await self._http.beside(size, partial(self._completed, item, ran))
+                return await self._http.answers.beside(size, partial(self._completed, item, ran))
             case Failed():
                 # The result of a stage is not an answer of an upstream, so its error is not one either.
                 code, message = error_of_line(ran.output, ran.status_code)
@@ -89,6 +90,8 @@ class HttpStageRunner:
         """The item as a line for the upstream. Raises TypeMismatch."""
         stage, claim = self._stage, item.claim
         body = stage.request(item.body)
+        if (name := stage.upstream.aliases.get(stage.settings.model)) is not None:
+            body = with_model(body, name)
         settings = replace(self._settings, spending=claim.settings.spending)
         sent = replace(claim, url=stage.settings.endpoint, model=stage.settings.model, settings=settings)
         return replace(item, claim=sent, body=body)

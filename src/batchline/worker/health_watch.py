@@ -1,0 +1,29 @@
+"""Requests the health paths of upstreams that are not in use, while work for them is open."""
+
+import asyncio
+
+from batchline.upstreams.http_upstream import Upstreams
+from batchline.worker.service import Service
+
+# An upstream may be asked less often.
+_LOOK_EVERY = 1.0
+
+
+class HealthWatch(Service):
+    """Always idle: a worker need not wait for it to drain or to stop. Not a part of the load watch: a health
+    path that does not answer would delay what others report."""
+
+    name = "health watch"
+
+    def __init__(self, upstreams: Upstreams) -> None:
+        super().__init__()
+        self._upstreams = upstreams
+
+    def wake(self) -> None:
+        """Nothing to do: it looks by itself, and stays idle."""
+        return
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_EVERY)
+            await self._upstreams.check_health()

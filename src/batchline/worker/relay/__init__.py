@@ -1,0 +1,1 @@
+"""Sends lanes through the batch APIs of providers, in chunks."""

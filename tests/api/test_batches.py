@@ -118,6 +118,8 @@ def test_a_batch_is_created_in_progress_with_all_requested_fields(
     created, retrieved = batch.model_dump(), client.batches.retrieve(batch.id).model_dump()
     usual = {
         "reused": 0,
+        "duplicates": 0,
+        "order": None,
         "paused_by": None,
         "paused": False,
         "steps": None,

@@ -5,10 +5,12 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from msgspec import structs
 
 from batchline import __version__
 from batchline.config.settings import UpstreamSettings
 from batchline.model import KeyLoad, Role, Verdict, ids
+from batchline.model.concurrency import DEFAULT_CEILING
 from batchline.store import batches, spans
 from batchline.store.session import Session
 from tests.support.builders import (
@@ -121,7 +123,8 @@ def test_the_overview_shows_load_late_batches_and_rates(browser: PageClient) -> 
     assert overview["counts"]["open"] == 2
     (upstream,) = overview["upstreams"]
     assert (upstream["in_flight"], upstream["state"]) == (2, "ok")
-    assert upstream["limit"] >= 64
+    assert (upstream["limit"], upstream["auto"]) == (None, True), "no worker has reported it"
+    assert upstream["max_limit"] >= DEFAULT_CEILING
     assert overview["in_flight"][-1][1] == 2
     # In one minute or two, by their shares.
     assert sum(point[1] for point in overview["throughput"]) == pytest.approx(10, abs=0.01)
@@ -153,6 +156,29 @@ def report(browser: PageClient, *loads: KeyLoad) -> UUID:
     return on(browser.server.database, scenario)
 
 
+def limits_of(browser: PageClient) -> tuple[object, ...]:
+    (found,) = browser.get("overview")["upstreams"]
+    return tuple(found[name] for name in ("limit", "max_limit", "auto", "signal", "limit_reason"))
+
+
+def test_limits_that_workers_find_are_added_and_a_number_that_is_set_is_not(browser: PageClient) -> None:
+    found = KeyLoad("model", "model", 3, 1.0, False, limit=12, ceiling=1000, auto=True, signal="knee")
+    fewer = structs.replace(found, in_flight=1, limit=5, signal="growing")
+    workers = [report(browser, found), report(browser, fewer)]
+    # A key with two models has one limit; the busiest worker says what it follows.
+    workers.append(report(browser, found, structs.replace(found, model="other", in_flight=1)))
+    assert limits_of(browser) == (29, 3000, True, "knee", "more in flight would only wait")
+    leave(browser, *workers)
+    lowered = structs.replace(found, limit=8, ceiling=64, auto=False, signal="lowered")
+    workers = [report(browser, lowered)]
+    assert limits_of(browser) == (8, 64, False, "lowered", "lowered by time-outs or refusals")
+    leave(browser, *workers)
+    # A newer worker may know a signal that this server does not.
+    workers = [report(browser, structs.replace(found, signal="unheard_of"))]
+    assert limits_of(browser) == (12, 1000, True, "unheard_of", None)
+    leave(browser, *workers)
+
+
 def leave(browser: PageClient, *workers: UUID) -> None:
     async def scenario(db: Session) -> None:
         for worker in workers:
@@ -171,11 +197,14 @@ def test_upstreams_are_shown_as_workers_report_them_without_other_tenants_models
     url = KeyLoad("http://theirs.example/v1", "m", 3, 1.0, True, "connection refused")
     workers = [report(browser, KeyLoad("model", "model", 3, 1.0, True, "connection refused"), theirs, url)]
     assert upstreams_of(browser) == {
-        "nowhere": ("unreachable", "no worker can connect: connection refused"),
+        "nowhere": ("unavailable", "no worker can send to it: connection refused"),
     }
     # Another worker can connect.
     workers.append(report(browser, KeyLoad("model", "model", 3, 1.0, False)))
-    assert upstreams_of(browser)["nowhere"] == ("limited", "some workers cannot connect: connection refused")
+    assert upstreams_of(browser)["nowhere"] == (
+        "limited",
+        "some workers cannot send to it: connection refused",
+    )
 
     leave(browser, workers[0])
     assert upstreams_of(browser)["nowhere"] == ("idle", None)
@@ -461,8 +490,11 @@ def test_no_call_shows_anything_of_another_tenant(server: Server, browser: PageC
             assert browser.http.get(f"{DASHBOARD}/{path}").status_code == 200, path
         for path in ("batches", f"batches?q={public(batch_id)}", f"batches?tenant={tenant_of(browser)}"):
             assert stranger.get(path)["data"] == [], path
-        for path in ("files", "approvals", "findings"):
+        for path in ("files", "approvals"):
             assert stranger.get(path)["data"] == [], path
+        # That maintenance is late is nobody's secret, and may come of a slow machine.
+        findings = stranger.get("findings")["data"]
+        assert [each for each in findings if each["check"] != "maintenance"] == []
         assert {each["tenant"] for each in stranger.get("keys")["data"]} == {tenant_of(stranger)}
         overview = stranger.get("overview")
         assert overview["open"] == []

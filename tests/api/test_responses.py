@@ -154,7 +154,7 @@ def test_a_response_that_was_not_made_in_time_has_failed(server: Server, client:
     async def expire(db: Session) -> None:
         await overrun(db, batch_id)
         await sql(db, "UPDATE batchline.batches SET expiring_at = now() WHERE id = %(id)s", id=batch_id)
-        await sql(db, "SELECT batchline.conclude_v1(%(id)s)", id=batch_id)
+        await sql(db, "SELECT batchline.conclude_v2(%(id)s)", id=batch_id)
 
     on(server.database, expire)
     displayed = client.responses.retrieve(response.id)

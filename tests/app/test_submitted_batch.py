@@ -5,8 +5,10 @@ import logging
 
 import pytest
 
-from batchline import Batchline, BatchlineError, Fail
+from batchline import Batchline, BatchlineError, DatabaseUnavailable, Fail
 from batchline.app import worker_watch
+from batchline.store.errors import StoreUnusable
+from batchline.worker.worker import Worker
 from tests.support.waiting import eventually
 
 
@@ -138,6 +140,25 @@ async def test_a_wait_that_ran_the_items_says_how_to_continue_when_it_is_cancell
     gate.set()
     await asyncio.wait([waiting])
     assert waiting.cancelled()
+
+
+async def test_an_error_of_the_worker_while_it_stops_is_raised(
+    app: Batchline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.operation
+    async def double(number: int) -> int:
+        return 2 * number
+
+    ended = Worker.run
+
+    async def fails_at_the_end(worker: Worker) -> None:
+        await ended(worker)
+        raise StoreUnusable("the tables do not match")
+
+    monkeypatch.setattr(Worker, "run", fails_at_the_end)
+    batch = await app.submit(double, [1, 2])
+    with pytest.raises(DatabaseUnavailable, match="the tables do not match"):
+        await batch.wait()
 
 
 async def test_a_batch_is_found_by_its_id(app: Batchline) -> None:

@@ -39,7 +39,7 @@ def test_a_log_as_json_has_one_object_per_line(arguments: tuple[str, ...], locat
     done = batchline(*arguments, "--drain", *location)
     lines = [json.loads(line) for line in done.stderr.splitlines()]
     assert [line["event"] for line in lines] == ["worker started"]
-    assert (lines[0]["level"], lines[0]["concurrency"]) == ("info", 64)
+    assert (lines[0]["level"], lines[0]["concurrency"]) == ("info", "auto")
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]+Z", lines[0]["timestamp"])
 
 

@@ -21,6 +21,10 @@ name = "restart"
 upstream = "gpu"
 path = "/restart"
 headers = {{ Authorization = "Bearer {SECRET}" }}
+
+[[budgets]]
+upstream = "gpu"
+requests_per_minute = 60
 """
 
 
@@ -43,6 +47,7 @@ def test_each_setting_is_printed_with_its_origin(tmp_path: Path, monkeypatch: py
     assert 'database = "postgresql://***REDACTED***@h/b"  # --database' in lines
     assert 'listen = "postgresql://***REDACTED***@h/a"  # BATCHLINE_LISTEN_URL' in lines
     assert f'upstreams[0].base_url = "http://h/v1"  # {config}, line 7' in lines
+    assert f"budgets[0].requests_per_minute = 60  # {config}, line 17" in lines
     assert SECRET not in done.stdout
 
 

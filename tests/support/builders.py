@@ -98,7 +98,8 @@ async def wipe(db: Session) -> None:
             batchline.hook_deliveries, batchline.operation_batches, batchline.failure_causes,
             batchline.cause_counts, batchline.failure_pauses, batchline.budget_holds,
             batchline.lost_submissions, batchline.tenant_usage, batchline.usage_counted,
-            batchline.deleted_batches, batchline.progress
+            batchline.deleted_batches, batchline.progress, batchline.duplicates,
+            batchline.rate_budgets, batchline.rate_budget_states
         RESTART IDENTITY
         """,
     )

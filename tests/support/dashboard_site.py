@@ -40,6 +40,8 @@ output = 2.0
 name = "models"
 base_url = "{url}/v1"
 max_attempts = 3
+# Tests hold all requests: no answer would show that there is room for more.
+concurrency = 64
 
 [[upstreams]]
 name = "cluster"

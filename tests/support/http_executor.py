@@ -11,7 +11,7 @@ from batchline.executors.http import HttpExecutor
 from batchline.model import Claim, Completed, Failed, Item, Ran, RunSettings
 from batchline.upstreams.http_upstream import HttpSettings, Upstreams
 from batchline.upstreams.memory import BodyMemory
-from batchline.upstreams.upstream import Timing
+from batchline.upstreams.timing import Timing
 from tests.support.scripted_upstream import (
     Behaviour,
     Upstream,
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 def unreachable(upstreams: Upstreams) -> dict[str, str]:
     """Upstreams that cannot be connected to, and why."""
-    return {view.url: view.reason for view in upstreams.views() if view.unreachable_for is not None}
+    return {view.url: view.reason for view in upstreams.views() if view.unavailable_for is not None}
 
 
 def an_item(

@@ -182,16 +182,20 @@ class Hand:
         batch: UUID | None = None,
         max_tasks: int | None = None,
         without: Sequence[UUID] = (),
+        sender: str | None = None,
     ) -> list[Claim]:
-        scope = spans.Scope(None if keys is None else tuple(keys), batch, without=tuple(without)).params()
+        scope = spans.Scope(
+            None if keys is None else tuple(keys), batch, without=tuple(without), sender=sender
+        ).params()
         worker = {"worker": self.id, "name": "hand", "lease": self.lease}
         rows = self.run("claim", {**scope, **worker, "limit": limit, "max_tasks": max_tasks})
-        return [spans.claim_of(row) for row in rows]
+        return [spans.claim_of(row, sender) for row in rows]
 
-    def claim_new(self, limit: int, batch: UUID) -> int:
+    def claim_new(self, limit: int, batch: UUID, sender: str | None = None) -> int:
         """How many lines of a batch that was just announced it got."""
         worker = {"worker": self.id, "name": "hand", "lease": self.lease}
-        rows = self.run("claim_new", {**spans.Scope(batch_id=batch).params(), **worker, "limit": limit})
+        scope = spans.Scope(batch_id=batch, sender=sender).params()
+        rows = self.run("claim_new", {**scope, **worker, "limit": limit})
         return rows[0][5] if rows else 0
 
     def begin_step(self, batch: UUID) -> int:

@@ -134,6 +134,13 @@ async def _running_batch(db: Session, tenant: str, file_id: UUID) -> None:
         " VALUES (%(batch)s, %(batch)s, %(batch)s, false, 1, 1)",
         "INSERT INTO batchline.failure_pauses (batch_id, failed_before, completed_before)"
         " VALUES (%(batch)s, 0, 0)",
+        "INSERT INTO batchline.provider_chunks"
+        " (id, batch_id, lane_id, span_id, upstream, attempt, ordinals, lines, bytes, tokens)"
+        " SELECT gen_random_uuid(), %(batch)s, n.id, 0, n.key, 1, '{[0,1)}', 1, 9, 3"
+        " FROM batchline.lanes AS n WHERE n.batch_id = %(batch)s LIMIT 1",
+        "INSERT INTO batchline.duplicates (batch_id, lane_id, first, ordinals, line_nos, leaders)"
+        " SELECT %(batch)s, n.id, 3, '{3}', '{4}', '{1}'"
+        " FROM batchline.lanes AS n WHERE n.batch_id = %(batch)s LIMIT 1",
         "INSERT INTO batchline.lost_submissions"
         " SELECT %(batch)s, id, 'unknown', '{[2,3)}' FROM batchline.lanes WHERE batch_id = %(batch)s",
         "INSERT INTO batchline.usage_counted VALUES (%(batch)s, 0, 0, 0, 0, 0, 0, 0, 0)",

@@ -7,6 +7,7 @@ For what only waits. Whoever waits for a database or a process must use real tim
 """
 
 import asyncio
+import math
 import selectors
 from collections.abc import Callable
 
@@ -26,9 +27,13 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self._seconds = 0.0
         super().__init__(_JumpingSelector(self._advance))
+        self._advance(0.0)
 
     def time(self) -> float:
         return self._seconds
 
     def _advance(self, seconds: float) -> None:
         self._seconds += seconds
+        # asyncio fires timers that are due in less than this. With a nanosecond, as usual, time would stand
+        # still: whoever then waits for the rest of that nanosecond would wait for ever.
+        self._clock_resolution = math.ulp(self._seconds)

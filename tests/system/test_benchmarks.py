@@ -10,7 +10,7 @@ import pytest
 from benchmarks import report
 from benchmarks.comparisons import COMPARISONS
 from benchmarks.comparisons.scripts import ScriptSender, ScriptSetting
-from benchmarks.contest import Figure, Series
+from benchmarks.contest import Figure, Series, Trace
 from benchmarks.report import BenchResults, Compared, Run
 from benchmarks.sleepers import SLEEPERS
 from tests.support.repository import ROOT
@@ -60,6 +60,22 @@ def test_the_page_says_by_which_run_each_comparison_was_made(tmp_path: Path) -> 
     assert first.command in of_a
     assert second.command in of_b
     assert {chart.name for chart in (tmp_path / "page").iterdir()} == {"a.svg", "b.svg"}
+
+
+def test_values_over_time_have_a_chart_of_their_own(tmp_path: Path) -> None:
+    run = _run("monday")
+    trace = Trace("at the upstream", "requests", [0.0, 1.0, 2.0], [4.0, 8.0, 6.0])
+    plain = _compared("a", run, 1)
+    traced = msgspec.structs.replace(plain.figures[0], traces=[trace])
+    page = tmp_path / "page.md"
+
+    report.save(BenchResults([run], [msgspec.structs.replace(plain, figures=[traced])]), page)
+
+    assert "](page/a-1.svg)" in page.read_text()
+    drawn = (tmp_path / "page" / "a-1.svg").read_text()
+    assert "at the upstream, requests" in drawn
+    assert drawn.count(",") >= 3
+    assert {chart.name for chart in (tmp_path / "page").iterdir()} == {"a.svg", "a-1.svg"}
 
 
 def test_the_page_says_how_long_each_comparison_took_and_what_ran_beside_others(tmp_path: Path) -> None:

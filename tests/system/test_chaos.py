@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -263,6 +263,35 @@ async def test_only_the_other_upstream_starves(monkeypatch: pytest.MonkeyPatch) 
         running.heal()
         assert b"HTTP/1.1 200 " in await sent(running, url=running.starving_url, key="b-1-1")
         assert running.ledger.entries["b-1-1"].runs == 1
+
+
+async def test_an_upstream_that_restarts_loses_what_is_in_flight_and_keeps_its_address() -> None:
+    async with upstream() as running:
+        running.be(Fault.CAPACITY, 0.0)
+        asking = asyncio.create_task(sent(running, "b-1-1"))
+        await until(lambda: running.in_flight == 1)
+        await running.go_down()
+        with suppress(ConnectionResetError):
+            assert await asking == b""
+        with pytest.raises(ConnectionRefusedError):
+            await sent(running, "b-1-1")
+        running.heal()
+        await running.come_up()
+        assert b" 200 OK" in await sent(running, "b-1-1")
+        entry = running.ledger.entries["b-1-1"]
+        assert (entry.requests, entry.runs, entry.events[LedgerEvent.DROPPED]) == (2, 1, 1)
+
+
+async def test_an_upstream_of_little_capacity_runs_the_others_later() -> None:
+    async with upstream() as running:
+        running.be(Fault.CAPACITY, 0.0)
+        asking = [asyncio.create_task(sent(running, f"b-{number}-1")) for number in range(1, 4)]
+        await until(lambda: running.in_flight == 3)
+        assert len(running._runs) == 0
+        running.be(Fault.CAPACITY, 1.0)
+        assert len(running._runs) == 1
+        assert all(b" 200 OK" in answer for answer in await asyncio.gather(*asking))
+        assert [entry.runs for entry in running.ledger.entries.values()] == [1, 1, 1]
 
 
 async def sent(running: FaultyUpstream, key: str, content: str = "hello", url: str | None = None) -> bytes:

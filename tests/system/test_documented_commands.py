@@ -25,7 +25,7 @@ PAGES = [
 PORTS = ("8000", "8001", "8080", "11434")
 PORT = re.compile(rf"(?<=[: ])({'|'.join(PORTS)})(?=\b)")
 # Blocks that need a package index, a real model, another host, or a person. Prefer to make a block run.
-NOT_RUN = 37
+NOT_RUN = 39
 DEFAULT_PORTS = {"simulate": "8000", "serve": "8080"}
 # Between the output of one command and the next; after it, the exit code.
 MARK = "--- end of command "

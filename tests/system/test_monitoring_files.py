@@ -281,12 +281,12 @@ CASES: Mapping[str, tuple[Sequence[Mapping[str, str]], Sequence[Mapping[str, str
         [_gauge("batchline_settle_pending_seconds", 300, WORKER)],
         [_gauge("batchline_settle_pending_seconds", 0.5, WORKER)],
     ),
-    "BatchlineUpstreamUnreachable": (
-        [_gauge("batchline_upstream_reachable", 0, f'{WORKER},upstream="gpu"')],
+    "BatchlineUpstreamUnavailable": (
+        [_gauge("batchline_upstream_available", 0, f'{WORKER},upstream="gpu"')],
         [
             {
-                **_gauge("batchline_upstream_reachable", 0, f'{WORKER},upstream="gpu"'),
-                **_gauge("batchline_upstream_reachable", 1, 'instance="w2",upstream="gpu"'),
+                **_gauge("batchline_upstream_available", 0, f'{WORKER},upstream="gpu"'),
+                **_gauge("batchline_upstream_available", 1, 'instance="w2",upstream="gpu"'),
             }
         ],
     ),

@@ -33,6 +33,7 @@ from batchline.operations.operation import AnyOperation
 from batchline.store.spans import Scope
 from batchline.store.stages import PYTHON_WORKER
 from batchline.traces.tracing import Tracing
+from batchline.upstreams.rate_budgets import RateBudgets
 from batchline.worker.observer import WorkerObserver
 from batchline.worker.producer import ProducerScope
 from batchline.worker.schedule_runner import AppSchedules
@@ -46,13 +47,14 @@ _log = structlog.get_logger("batchline.worker")
 @dataclass(frozen=True, slots=True)
 class WorkerAttachments:
     """What a command adds to a worker: what runs next to it, who counts what it does, its traces, hooks
-    instead of the app's callbacks, and the upstreams that get the ids of traces."""
+    instead of the app's callbacks, the upstreams that get the ids of traces, and budgets of upstreams."""
 
     around: Around | None = None
     observer: WorkerObserver = field(default_factory=WorkerObserver)
     tracing: Tracing | None = None
     hooks: Hooks | None = None
     traced: Sequence[str] = ()
+    budgets: RateBudgets | None = None
 
 
 class AppWorker:
@@ -190,7 +192,7 @@ async def working(
         )
         for operation in operations
     ]
-    requests = stage_requests(operations, settings, attached.traced)
+    requests = stage_requests(operations, settings, attached.traced, attached.budgets)
     functions: Executor = PythonExecutor(
         core.catalog, collector=StoredResults(opened.runtime.url), http=requests.http
     )

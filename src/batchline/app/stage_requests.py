@@ -7,11 +7,13 @@ import msgspec
 
 from batchline.config.settings import WorkerSettings
 from batchline.executors.http import HttpExecutor
+from batchline.model.concurrency import typical_concurrency
 from batchline.operations.errors import InvalidApp
 from batchline.operations.http_stage import HttpStage, missing_stage_keys
 from batchline.operations.operation import AnyOperation
 from batchline.upstreams.http_upstream import Upstreams
 from batchline.upstreams.memory import BodyMemory
+from batchline.upstreams.rate_budgets import RateBudgets
 
 
 class StageRequests(msgspec.Struct, frozen=True):
@@ -23,7 +25,10 @@ class StageRequests(msgspec.Struct, frozen=True):
 
 
 def stage_requests(
-    operations: Iterable[AnyOperation], settings: WorkerSettings, traced: Sequence[str] = ()
+    operations: Iterable[AnyOperation],
+    settings: WorkerSettings,
+    traced: Sequence[str] = (),
+    budgets: RateBudgets | None = None,
 ) -> StageRequests:
     """`traced`: the upstreams whose requests carry the ids of their traces. Raises InvalidApp if an API key
     is missing."""
@@ -31,7 +36,8 @@ def stage_requests(
     if not stages:
         return StageRequests()
     check_stage_keys(stages)
-    upstreams, memory = Upstreams(traced=traced), BodyMemory(settings.body_memory, settings.concurrency)
+    upstreams = Upstreams(traced=traced, budgets=budgets)
+    memory = BodyMemory(settings.body_memory, typical_concurrency(settings.concurrency))
     return StageRequests(upstreams, memory, HttpExecutor(upstreams, memory=memory))
 
 

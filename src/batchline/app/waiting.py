@@ -145,19 +145,25 @@ async def _worker_of(core: AppCore, batch: Batch) -> AsyncIterator[None]:
         working(opened, core, operations, worker_settings(operations), batch_id=batch.id) as worker,
     ):
         running = asyncio.create_task(worker.run())
-        running.add_done_callback(lambda done: None if worker_ends(done) else caller.cancel())
+        running.add_done_callback(
+            cancel_caller := lambda done: None if worker_ends(done) else caller.cancel()
+        )
         try:
-            yield
-            await run_callbacks(core, worker, batch)
+            try:
+                yield
+                await run_callbacks(core, worker, batch)
+            finally:
+                running.remove_done_callback(cancel_caller)
+                worker.stop()
+                await asyncio.wait([running])
         except asyncio.CancelledError:
-            if running.done() and not worker_ends(running):
-                caller.uncancel()
-                with translated():
-                    await running
-            raise
-        finally:
-            worker.stop()
-            await asyncio.gather(running, return_exceptions=True)
+            if not running.done() or worker_ends(running):
+                raise
+            caller.uncancel()
+        # What has ended the worker, also if it was while it stopped.
+        if not worker_ends(running):
+            with translated():
+                await running
 
 
 def worker_ends(running: "asyncio.Task[None]") -> bool:

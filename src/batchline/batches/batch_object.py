@@ -37,6 +37,8 @@ def batch_object(batch: Batch) -> dict[str, Any]:
         "metadata": batch.metadata,
         "batchline": {
             "reused": batch.reused,
+            "duplicates": batch.duplicates,
+            "order": batch.settings.order,
             "paused": batch.paused_at is not None,
             "paused_by": batch.pause_rule,
             "steps": steps_object(batch.settings.steps, batch.step, batch.step_total, batch.next_step_at),

@@ -54,7 +54,8 @@ def spending_in(
     """The prices of the settings, and caps; nano-dollars."""
     return Spending(
         prices={
-            each.model: ModelPrice(each.input, each.output, each.cached_input) for each in settings.prices
+            each.model: ModelPrice(each.input, each.output, each.cached_input, each.batch_discount)
+            for each in settings.prices
         },
         max_cost=max_cost,
         max_tokens=max_tokens,

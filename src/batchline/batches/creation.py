@@ -3,10 +3,12 @@
 import hashlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Literal
 from uuid import UUID
 
 import msgspec
 
+from batchline.batches import arrangement
 from batchline.batches import reuse as reusing
 from batchline.batches.cost import spending_for
 from batchline.batches.staging import AT_ONCE, StagingRequest
@@ -19,6 +21,7 @@ from batchline.model.ids import new_id
 from batchline.store import batches, files
 from batchline.store import creation as store_creation
 from batchline.store.batches import AlreadyExists, NewBatch
+from batchline.store.creation import BatchCreation
 from batchline.store.idempotency import IdempotencyKey
 from batchline.store.session import Session
 
@@ -72,6 +75,10 @@ class BatchRequest(msgspec.Struct, frozen=True):
     reuse: bool = False
     # How it runs.
     staging: StagingRequest = AT_ONCE
+    # Send identical lines once.
+    dedupe: bool = False
+    # Send lines whose prompts begin alike together.
+    order: Literal["prefix"] | None = None
     priority: int = 0
     # The prices of all models.
     spending: Spending = Spending()
@@ -82,7 +89,8 @@ class BatchRequest(msgspec.Struct, frozen=True):
 async def create_requested(session: Session, requested: BatchRequest) -> Batch:
     """Create a batch. It fails at once if its file has lines that cannot run.
 
-    Raises FileNotFound, WrongPurpose, InvalidStaging, and IdempotencyConflict if the key was used before.
+    Raises FileNotFound, WrongPurpose, InvalidStaging, InvalidArrangement, and IdempotencyConflict if the key
+    was used before.
     """
     async with _creating(session, requested) as batch:
         return batch
@@ -121,7 +129,8 @@ async def _creating(session: Session, requested: BatchRequest) -> AsyncIterator[
     if requested.reuse:
         plan = await reusing.plan(session, new.tenant, new.file_id, new.settings)
         await reusing.prepare(session, plan, _MAX_HASHED)
-    async with store_creation.creation(session, new, extra_time=plan.seconds) as creation:
+    extra_time = plan.seconds + await arrangement.extra_seconds(session, new.file_id, new.settings)
+    async with store_creation.creation(session, new, extra_time=extra_time) as creation:
         if requested.idempotency_key is not None:
             await creation.remember(requested.idempotency_key)
         file = await creation.file()
@@ -131,10 +140,16 @@ async def _creating(session: Session, requested: BatchRequest) -> AsyncIterator[
         if errors:
             yield await creation.fail(errors, event_id=new_id())
             return
-        batch = await creation.create()
-        if plan.files:
-            batch = await creation.reuse()
-        yield batch if new.settings.steps is None else await creation.begin_steps()
+        yield await _created(creation, new.settings, plan)
+
+
+async def _created(creation: BatchCreation, settings: RunSettings, plan: reusing.ReusePlan) -> Batch:
+    batch = await creation.create()
+    if plan.files:
+        batch = await creation.reuse()
+    if arrangement.is_arranged(settings):
+        batch = await creation.arrange()
+    return batch if settings.steps is None else await creation.begin_steps()
 
 
 async def _settings(session: Session, requested: BatchRequest) -> RunSettings:
@@ -152,7 +167,10 @@ async def _settings(session: Session, requested: BatchRequest) -> RunSettings:
             if upstream is not None and upstream.provider is None
         },
     )
-    return requested.staging.applied(settings)
+    settings = requested.staging.applied(settings)
+    settings = msgspec.structs.replace(settings, dedupe=requested.dedupe, order=requested.order)
+    arrangement.check(settings)
+    return settings
 
 
 def _unfit(line: store_creation.UnfitLine, requested: BatchRequest) -> ContentError:
@@ -191,13 +209,11 @@ async def create(
         priority=priority,
     )
     try:
-        if not plan.files and settings.steps is None:
+        if not plan.files and settings.steps is None and not arrangement.is_arranged(settings):
             return await batches.create(session, new)
-        async with store_creation.creation(session, new, extra_time=plan.seconds) as creation:
-            batch = await creation.create()
-            if plan.files:
-                batch = await creation.reuse()
-            return batch if settings.steps is None else await creation.begin_steps()
+        extra_time = plan.seconds + await arrangement.extra_seconds(session, file_id, settings)
+        async with store_creation.creation(session, new, extra_time=extra_time) as creation:
+            return await _created(creation, settings, plan)
     except AlreadyExists:
         found = await batches.find(session, tenant, new.resume_key or "")
         if found is None:

@@ -234,6 +234,7 @@ def _summary(batch: Batch, outcomes: Sequence[tuple[str, int | None, int, int]])
         "completed": batch.completed,
         "failed": batch.failed,
         "reused": batch.reused,
+        "duplicates": batch.duplicates,
         "never_run": batch.total - batch.finished,
         "tokens": {
             "input": batch.input_tokens,

@@ -55,6 +55,8 @@ async def run_due(
     """Run all tasks that are due. `keep_…`: how many seconds results of ended batches, governed batches, and
     delivered events are kept; None: no limit."""
     for batch_id in await maintenance.overdue(session):
+        # So that they do not expire because of others that are late.
+        await steps.answer_early(session, batch_id)
         if await batches.close(session, batch_id, "expire"):
             on_found(EXPIRED, 1)
             _log.info("batch expired", batch=ids.show(ids.BATCH, batch_id))

@@ -20,7 +20,8 @@ _MAX_MENDED = 2**20
 _BLOCK = 2**20
 
 # As the database stores it; more is no number of tokens.
-_Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+_MAX_COUNT = 2**31 - 1
+_Count = Annotated[int, msgspec.Meta(ge=0, le=_MAX_COUNT)]
 
 
 class _Details(msgspec.Struct, gc=False):
@@ -29,7 +30,8 @@ class _Details(msgspec.Struct, gc=False):
 
 
 class _Usage(msgspec.Struct, gc=False):
-    """Both formats: of chat, completions and embeddings, and of responses and images."""
+    """All formats: of chat, completions and embeddings; of responses and images; of /v1/messages, whose
+    input_tokens are those that were not cached; and of rerankers, which have a total only."""
 
     prompt_tokens: _Count | None = None
     prompt_tokens_details: _Details | None = None
@@ -39,6 +41,10 @@ class _Usage(msgspec.Struct, gc=False):
     input_tokens_details: _Details | None = None
     output_tokens: _Count | None = None
     output_tokens_details: _Details | None = None
+    # Anything, so that a strange one does not make the others invalid.
+    cache_creation_input_tokens: object = None
+    cache_read_input_tokens: object = None
+    total_tokens: object = None
 
 
 class _Answer(msgspec.Struct, gc=False):
@@ -182,14 +188,25 @@ def _usage_of(body: bytes) -> Usage:
         return NO_USAGE
     if usage is None:
         return NO_USAGE
+    return _counted(usage)
+
+
+def _counted(usage: _Usage) -> Usage:
     taken = usage.prompt_tokens_details or usage.input_tokens_details or _NO_DETAILS
     given = usage.completion_tokens_details or usage.output_tokens_details or _NO_DETAILS
+    read = _count(usage.cache_read_input_tokens)
+    beside = read + _count(usage.cache_creation_input_tokens)
+    in_tokens = usage.prompt_tokens or (usage.input_tokens or 0) + beside
+    out_tokens = usage.completion_tokens or usage.output_tokens or 0
+    if not in_tokens and not out_tokens:
+        in_tokens = _count(usage.total_tokens)
     return Usage(
-        usage.prompt_tokens or usage.input_tokens or 0,
-        taken.cached_tokens or 0,
-        usage.completion_tokens or usage.output_tokens or 0,
-        given.reasoning_tokens or 0,
+        min(in_tokens, _MAX_COUNT), taken.cached_tokens or read, out_tokens, given.reasoning_tokens or 0
     )
+
+
+def _count(value: object) -> int:
+    return value if type(value) is int and 0 <= value <= _MAX_COUNT else 0
 
 
 def _check_utf8(body: bytes) -> None:

@@ -93,7 +93,7 @@ async def retry(
                 " collect again; submit the items that failed in a new batch",
             )
     # If nothing else is left of its last step.
-    await steps.begin(session, batch.id)
+    await steps.begin_part(session, batch.id)
     return lines
 
 

@@ -27,6 +27,7 @@ from batchline.hooks.hook import Hooks
 from batchline.operations.errors import BatchlineError
 from batchline.traces.tracing import Tracing, open_tracing
 from batchline.upstreams.http_upstream import Upstreams
+from batchline.upstreams.rate_budgets import budgets_of
 from batchline.worker.observer import WorkerObserver
 from batchline.worker.worker import Worker
 
@@ -164,7 +165,8 @@ class AppBeside:
 
         observer = WorkerObserver() if metrics is None else metrics.observer
         headers_to = self._beside.order.settings.traces.headers_to
-        attached = WorkerAttachments(watched, observer, tracing, self.hooks, headers_to)
+        budgets = budgets_of(self._beside.order.settings.server)
+        attached = WorkerAttachments(watched, observer, tracing, self.hooks, headers_to, budgets)
         serving = asyncio.create_task(self.worker.serve(attached))
         serving.add_done_callback(lambda done: other.stop() if _has_failed(done) else None)
         try:
@@ -216,7 +218,8 @@ class _Measured:
     def attachments(self) -> WorkerAttachments:
         observer = WorkerObserver() if self.metrics is None else self.metrics.observer
         headers_to = self.beside.order.settings.traces.headers_to
-        return WorkerAttachments(self._running, observer, self.tracing, traced=headers_to)
+        budgets = budgets_of(self.beside.order.settings.server)
+        return WorkerAttachments(self._running, observer, self.tracing, traced=headers_to, budgets=budgets)
 
     @asynccontextmanager
     async def _running(self, worker: Worker) -> AsyncIterator[None]:

@@ -18,6 +18,7 @@ from batchline.files.inputs.errors import InputRefused
 from batchline.files.inputs.input_set import InputSet
 from batchline.files.parsing import LineError, ReadingRules
 from batchline.model import DEFAULT_TENANT, Batch, File
+from batchline.model.endpoints import ANY_ENDPOINT
 from batchline.store import files, outputs
 from batchline.store.outputs import Which
 from batchline.store.session import Session
@@ -45,7 +46,7 @@ async def ingest_inputs(
                     sources,
                     tenant=DEFAULT_TENANT,
                     filename=inputs.files[0].name,
-                    rules=ReadingRules(),
+                    rules=ReadingRules(ANY_ENDPOINT),
                     known=known,
                     on_progress=lambda done: bar.update(task, completed=done),
                 )

@@ -17,6 +17,7 @@ from batchline.cli.questions import confirmed_by_user
 from batchline.cli.runtime import Runtime, open_runtime, run_async
 from batchline.files.inputs.input_set import InputSet
 from batchline.model import DEFAULT_TENANT, Batch, Spending
+from batchline.model.concurrency import typical_concurrency
 from batchline.store import files, forecasts
 from batchline.store.session import Session
 
@@ -53,7 +54,8 @@ async def _estimate(runtime: Runtime, inputs: InputSet, spending: Spending, *, s
 async def forecast_rest(session: Session, batch: Batch, concurrency: int) -> Forecast | None:
     """The forecast for the lines that are left, from those that are done."""
     sample = await forecasts.sampled(session, batch.id)
-    return sample_forecast(sample, batch.total - batch.finished, batch.settings.spending, concurrency)
+    left, at_once = batch.total - batch.finished, typical_concurrency(concurrency)
+    return sample_forecast(sample, left, batch.settings.spending, at_once)
 
 
 def forecast_lines(forecast: Forecast) -> list[str]:

@@ -31,8 +31,8 @@ from batchline.files.inputs.rendering import (
     takes_system,
 )
 from batchline.files.inputs.spool import Spool
-from batchline.files.parsing import ENDPOINTS
 from batchline.host.private import FolderNotPrivate, data_folder
+from batchline.model.endpoints import ANY_ENDPOINT, ENDPOINTS
 
 _PANEL = "Rows (CSV, TSV, text, JSON Lines, Parquet, Arrow)"
 _SIZE = size(1, "KiB")
@@ -113,8 +113,7 @@ def input_options(given: RowOptions) -> InputOptions:
                 raise CommandError(
                     f"{flag} and --template exclude each other: --template writes the whole body"
                 )
-    if endpoint is not None and endpoint not in ENDPOINTS:
-        raise CommandError(f"--endpoint {endpoint}: give one of {', '.join(sorted(ENDPOINTS))}")
+    _check_endpoint(endpoint, has_body=template is not None)
     if given.system is not None and not takes_system(endpoint or CHAT):
         raise CommandError(f"--system: {endpoint} takes no system message; leave it out")
     how = RowTemplate(
@@ -131,6 +130,18 @@ def input_options(given: RowOptions) -> InputOptions:
     limits = InputLimits() if size is None else InputLimits(max_bytes=size)
     delimiter = _checked_delimiter(given.delimiter)
     return InputOptions(how if rows_expected else None, given.input_format, delimiter, limits)
+
+
+def _check_endpoint(endpoint: str | None, *, has_body: bool) -> None:
+    if endpoint is None:
+        return
+    if (fault := ANY_ENDPOINT.fault(endpoint)) is not None:
+        raise CommandError(f"--endpoint {fault}")
+    if endpoint not in ENDPOINTS and not has_body:
+        raise CommandError(
+            f"--endpoint {endpoint}: give one of {', '.join(sorted(ENDPOINTS))}; for another path, give"
+            " --template FILE, too, which writes the whole body"
+        )
 
 
 def _checked_delimiter(given: str | None) -> str | None:

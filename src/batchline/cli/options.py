@@ -12,7 +12,7 @@ import typer
 from batchline.config.definitions import Setting, settings_of
 from batchline.config.loading import TABLES
 from batchline.config.settings import ServerSettings, Settings, UpstreamSettings, WorkerSettings
-from batchline.model import MAX_PRIORITY, MIN_PRIORITY, Recovery
+from batchline.model import MAX_PRIORITY, MIN_PRIORITY, Recovery, Via
 from batchline.model.spending import MAX_TOKENS
 
 # Panels of the help, in the order of `batchline --help`.
@@ -123,6 +123,8 @@ Drain = Annotated[bool, setting_option(WorkerSettings, "drain")]
 MaxItems = Annotated[int | None, setting_option(WorkerSettings, "max_items")]
 MaxSeconds = Annotated[float | None, setting_option(WorkerSettings, "max_seconds")]
 Concurrency = Annotated[int | None, setting_option(UpstreamSettings, "concurrency", "-c")]
+RequestsPerMinute = Annotated[int | None, setting_option(UpstreamSettings, "requests_per_minute", "--rpm")]
+TokensPerMinute = Annotated[int | None, setting_option(UpstreamSettings, "tokens_per_minute", "--tpm")]
 ApiKeyEnv = Annotated[str | None, setting_option(UpstreamSettings, "api_key_env")]
 MaxAttempts = Annotated[int | None, setting_option(UpstreamSettings, "max_attempts")]
 Timeout = Annotated[float | None, setting_option(UpstreamSettings, "timeout")]
@@ -130,6 +132,15 @@ Provider = Annotated[str | None, setting_option(UpstreamSettings, "provider")]
 ProviderRecovery = Annotated[Recovery | None, setting_option(UpstreamSettings, "provider_recovery")]
 ProviderMaxTasks = Annotated[int | None, setting_option(UpstreamSettings, "provider_max_tasks")]
 ProviderRecheck = Annotated[float | None, setting_option(UpstreamSettings, "provider_recheck")]
+SendVia = Annotated[Via | None, setting_option(UpstreamSettings, "via")]
+BatchApiName = Annotated[str | None, setting_option(UpstreamSettings, "batch_api")]
+BatchWindow = Annotated[float | None, setting_option(UpstreamSettings, "batch_window")]
+BatchFallback = Annotated[float | None, setting_option(UpstreamSettings, "batch_fallback")]
+BatchRecovery = Annotated[Recovery | None, setting_option(UpstreamSettings, "batch_recovery")]
+BatchRecheck = Annotated[float | None, setting_option(UpstreamSettings, "batch_recheck")]
+BatchMaxLines = Annotated[int | None, setting_option(UpstreamSettings, "batch_max_lines")]
+BatchMaxTokens = Annotated[int | None, setting_option(UpstreamSettings, "batch_max_tokens")]
+BatchDeleteFiles = Annotated[bool, setting_option(UpstreamSettings, "batch_delete_files")]
 DEFAULT_WINDOW = ServerSettings().windows[0]
 Window = Annotated[
     str,

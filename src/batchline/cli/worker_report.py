@@ -60,7 +60,7 @@ async def _report(
         await asyncio.sleep(pause)
         now, counts = monotonic(), counts_of(worker)
         busy = views()
-        if counts != before or any(view.in_flight or view.unreachable_for is not None for view in busy):
+        if counts != before or any(view.in_flight or view.unavailable_for is not None for view in busy):
             say(report_line(before, counts, now - at, busy))
         before, at, pause = counts, now, _PAUSE
 

@@ -11,7 +11,10 @@ from msgspec.structs import replace
 from pyreqwest.request import RequestBuilder
 
 from batchline.config.settings import ServerSettings, UpstreamSettings
-from batchline.executors.http import Answer, HttpExecutor, request_limit
+from batchline.executors.aliases import with_model
+from batchline.executors.http import HttpExecutor
+from batchline.executors.http_answer import Answer
+from batchline.executors.http_request import request_limit
 from batchline.files import parsing
 from batchline.files.parsing import LineRequest, ReadingRules
 from batchline.model import Claim, Failed, Item, Ran, Retried
@@ -101,7 +104,9 @@ def examined(endpoint: str, body: bytes) -> LineRequest:
 def _item(request: LineRequest, upstream: UpstreamSettings) -> Item:
     settings = replace(upstream.run_settings(), timeout=min(upstream.timeout, _TIMEOUT))
     claim = Claim(0, 0, new_id(), 1, None, 1, request.url, request.model, request.model, _TIMEOUT, settings)
-    return Item(claim, 0, 1, request.custom_id.encode(), request.body)
+    name = upstream.aliases.get(request.model)
+    body = request.body if name is None else with_model(request.body, name)
+    return Item(claim, 0, 1, request.custom_id.encode(), body)
 
 
 def _post(item: Item, route: Route) -> RequestBuilder:

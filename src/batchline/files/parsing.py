@@ -13,20 +13,9 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from batchline.model.endpoints import Endpoints
 from batchline.model.json_limits import MAX_DEPTH, WRAPPED, is_too_deep, why_not_json
 
-ENDPOINTS = frozenset(
-    {
-        "/v1/responses",
-        "/v1/chat/completions",
-        "/v1/embeddings",
-        "/v1/completions",
-        "/v1/moderations",
-        "/v1/images/generations",
-        "/v1/images/edits",
-        "/v1/videos",
-    }
-)
 MAX_ERRORS = 100
 MAX_CHARACTERS = 512
 # Levels of a whole line.
@@ -87,8 +76,8 @@ class LineFault(Exception):
 class ReadingRules(msgspec.Struct, frozen=True):
     """Rules and limits for the lines of a file."""
 
-    allowed_urls: frozenset[str] = ENDPOINTS
-    # The url that all lines must have; None: any allowed url.
+    endpoints: Endpoints = Endpoints()
+    # The url that all lines must have; None: any allowed one.
     endpoint: str | None = None
     # The models that are served; None: not known.
     models: frozenset[str] | None = None
@@ -448,12 +437,8 @@ def _all_equal(values: list[str]) -> bool:
 
 
 def _check_url(url: str | None, rules: ReadingRules) -> None:
-    if url not in rules.allowed_urls:
-        if url is not None and "://" in url:
-            message = "url must be a path such as /v1/chat/completions, without a host"
-        else:
-            message = f"url must be one of {', '.join(sorted(rules.allowed_urls))}"
-        raise LineFault(Code.INVALID_URL, message, "url")
+    if (fault := rules.endpoints.fault(url)) is not None:
+        raise LineFault(Code.INVALID_URL, f"url {fault}", "url")
     if rules.endpoint is not None and url != rules.endpoint:
         raise url_mismatch(rules.endpoint)
 

@@ -102,7 +102,7 @@ async def conclude(session: Session, batch_id: UUID, act: BatchAct) -> None:
         case ActKind.CANCEL:
             await batches.conclude(session, batch_id)
         case ActKind.RESUME:
-            await steps.begin(session, batch_id)
+            await steps.begin_part(session, batch_id)
 
 
 def check(act: BatchAct) -> None:

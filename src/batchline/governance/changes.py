@@ -60,7 +60,7 @@ async def pause(session: Session, actor: Actor, batch_id: UUID) -> GovernedBatch
 async def resume(session: Session, actor: Actor, batch_id: UUID) -> GovernedBatch:
     """End a pause. The batch runs unless it also waits for an approval or a release."""
     await end_pause(session, actor, batch_id)
-    await steps.begin(session, batch_id)
+    await steps.begin_part(session, batch_id)
     return await reload(session, actor, batch_id)
 
 
@@ -137,7 +137,7 @@ async def release(session: Session, actor: Actor, batch_id: UUID) -> GovernedBat
             await held.audit(actor.event("batch.released", now, child_count=now.total))
         elif now.released_at is None:
             raise Conflict("The batch was not submitted with hold.", code="CANNOT_RELEASE")
-    await steps.begin(session, batch_id)
+    await steps.begin_part(session, batch_id)
     return await reload(session, actor, batch_id)
 
 

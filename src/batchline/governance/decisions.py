@@ -42,7 +42,7 @@ async def approve(
         await changing.decide(Approval.APPROVED, actor.user, displayed_reason(reason), digest)
         await changing.open()
         await changing.audit(_decided(actor, "batch.approved", changing.batch, reason, digest))
-    await steps.begin(session, batch_id)
+    await steps.begin_part(session, batch_id)
     return await reload(session, actor, batch_id)
 
 

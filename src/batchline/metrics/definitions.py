@@ -317,7 +317,8 @@ UPSTREAM_IN_FLIGHT = _gauge(
 )
 UPSTREAM_LIMIT = _gauge(
     "batchline_upstream_limit",
-    "Requests that may be in flight at this upstream now. Time-outs lower it, answers raise it.",
+    "Requests that may be in flight at this upstream now. With concurrency auto, of the models that are in"
+    " use.",
     MetricSource.WORKER,
     "upstream",
 )
@@ -326,6 +327,15 @@ UPSTREAM_MAX_LIMIT = _gauge(
     "Requests that may be in flight at this upstream at most.",
     MetricSource.WORKER,
     "upstream",
+)
+UPSTREAM_SIGNAL = _gauge(
+    "batchline_upstream_limit_signal",
+    "1 for what the limit follows now: as_set or lowered if it is a number; else starting, growing, knee,"
+    " queues, refused, timed_out, slower, load, ceiling or idle. Of several models, the one with the most in"
+    " flight counts.",
+    MetricSource.WORKER,
+    "upstream",
+    "signal",
 )
 UPSTREAM_LATENCY = _gauge(
     "batchline_upstream_latency_seconds",
@@ -347,9 +357,42 @@ UPSTREAM_REACHABLE = _gauge(
     MetricSource.WORKER,
     "upstream",
 )
+UPSTREAM_AVAILABLE = _gauge(
+    "batchline_upstream_available",
+    "0 while only single lines try this upstream, because no connection can be made or nothing but gateway"
+    " errors (502, 503, 504) and lost connections come back; else 1. Missing if that was two minutes ago, and"
+    " nobody has tried since.",
+    MetricSource.WORKER,
+    "upstream",
+)
+UPSTREAM_CRASHES = _counter(
+    "batchline_upstream_crashes_total",
+    "Crashes of this upstream while requests of this worker were in flight.",
+    MetricSource.WORKER,
+    "upstream",
+)
+UPSTREAM_SUSPECTS = _gauge(
+    "batchline_upstream_suspects",
+    "Lines in this worker that were in flight at a crash of this upstream, and wait or run again, few at a"
+    " time.",
+    MetricSource.WORKER,
+    "upstream",
+)
 UPSTREAM_RATE_LIMITED = _gauge(
     "batchline_upstream_rate_limited",
     "1 while requests wait because this upstream answers 429, else 0.",
+    MetricSource.WORKER,
+    "upstream",
+)
+BUDGET_WAITING = _gauge(
+    "batchline_budget_waiting_requests",
+    "Requests to this upstream that wait in this worker for a budget per minute.",
+    MetricSource.WORKER,
+    "upstream",
+)
+BUDGET_WAIT = _gauge(
+    "batchline_budget_wait_seconds",
+    "Until this worker gets the next part of the budget that they wait for; 0: none waits.",
     MetricSource.WORKER,
     "upstream",
 )

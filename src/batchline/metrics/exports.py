@@ -31,7 +31,7 @@ def _add(one: float, other: float) -> float:
 
 
 class Samples:
-    """The samples of a gauge, one per set of labels."""
+    """The samples of a gauge or a counter, one per set of labels."""
 
     def __init__(self, definition: MetricDefinition, combine: Combine = _add) -> None:
         self._definition = definition
@@ -45,7 +45,8 @@ class Samples:
             self._values[labels] = value if before is None else self._combine(before, value)
 
     def metric(self) -> Metric:
-        family = self._definition.gauge_family()
+        of = self._definition
+        family = of.counter_family() if of.kind == "counter" else of.gauge_family()
         for labels, value in self._values.items():
             family.add_metric(labels, value)
         return family
@@ -150,17 +151,32 @@ def upstreams(views: Iterable[UpstreamView], names: UpstreamNames) -> Iterator[M
     max_limit, oldest = Samples(definitions.UPSTREAM_MAX_LIMIT), Samples(definitions.UPSTREAM_OLDEST, max)
     latency = Samples(definitions.UPSTREAM_LATENCY, max)
     reachable = Samples(definitions.UPSTREAM_REACHABLE, min)
+    available = Samples(definitions.UPSTREAM_AVAILABLE, min)
+    crashes, suspects = Samples(definitions.UPSTREAM_CRASHES), Samples(definitions.UPSTREAM_SUSPECTS)
     refusing = Samples(definitions.UPSTREAM_RATE_LIMITED, max)
+    signal = Samples(definitions.UPSTREAM_SIGNAL, max)
+    budget_waiting, budget_wait = Samples(definitions.BUDGET_WAITING), Samples(definitions.BUDGET_WAIT, max)
     for view in views:
         upstream = names.upstream_label(view.url)
+        budget_waiting.add(0 if view.budget is None else view.budget.waiting, upstream)
+        budget_wait.add(0.0 if view.budget is None else view.budget.seconds, upstream)
         in_flight.add(view.in_flight, upstream)
         limit.add(view.limit, upstream)
         max_limit.add(view.max_limit, upstream)
+        if view.signal_label:
+            signal.add(1.0, upstream, view.signal_label)
         oldest.add(view.oldest or 0.0, upstream)
         latency.add(view.p50, upstream, "50")
         latency.add(view.p95, upstream, "95")
         if view.last_try < _TRIED:
-            reachable.add(float(view.unreachable_for is None), upstream)
+            reachable.add(float(view.connects), upstream)
+            available.add(float(view.unavailable_for is None), upstream)
+        crashes.add(view.crashes, upstream)
+        suspects.add(view.suspects, upstream)
         refusing.add(float(view.rate_limit is not None), upstream)
-    for samples in (in_flight, limit, max_limit, oldest, latency, reachable, refusing):
+    for samples in (
+        *(in_flight, limit, max_limit, signal, oldest, latency, reachable, available),
+        *(crashes, suspects, refusing),
+        *(budget_waiting, budget_wait),
+    ):
         yield samples.metric()

@@ -66,7 +66,8 @@ class UpstreamNames:
     def claim_label(self, claim: Claim) -> str:
         """The label of the upstream that a worker sends these items to."""
         usual = claim.key if claim.key.startswith(PYTHON) else self.other
-        return self.upstream_label(claim.settings.upstream or self.of_keys.get(claim.key, usual))
+        named = claim.settings.upstream or claim.sender
+        return self.upstream_label(named or self.of_keys.get(claim.key, usual))
 
     def model_label(self, model: str | None) -> str:
         return "" if model is None else self._models.of(model)

@@ -19,7 +19,7 @@ from batchline.files.inputs.rendering import (
     check_syntax,
     takes_system,
 )
-from batchline.files.parsing import ENDPOINTS
+from batchline.model.endpoints import ENDPOINTS
 from batchline.operations.codec import TypeMismatch
 from batchline.operations.errors import InvalidApp
 from batchline.operations.http_stage import HttpStage, Render

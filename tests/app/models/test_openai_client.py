@@ -175,6 +175,16 @@ async def test_passing_errors_are_retried(new_client: MakeClient) -> None:
     assert len(scripted.requests) == 3
 
 
+async def test_concurrency_can_be_left_to_measuring(upstream: Upstream, new_client: MakeClient) -> None:
+    async with new_client(upstream.url, concurrency="auto:2") as client:
+        calls = [
+            client.chat.completions.create(model="m", messages=[{"role": "user", "content": str(number)}])
+            for number in range(20)
+        ]
+        assert len(await asyncio.gather(*calls)) == 20
+    assert upstream.stats()["peak_in_flight"] <= 2
+
+
 async def test_a_call_without_an_answer_raises_a_connection_error(new_client: MakeClient) -> None:
     async with (
         upstream_that(lambda transport: transport.abort()) as scripted,
@@ -224,6 +234,8 @@ def test_options_that_make_no_sense_are_refused(monkeypatch: pytest.MonkeyPatch)
         AsyncOpenAI(upstream="http://127.0.0.1:1", batch="")
     with pytest.raises(ValueError, match="concurrency must be"):
         AsyncOpenAI(upstream="http://127.0.0.1:1", batch="b", concurrency=0)
+    with pytest.raises(ValueError, match="concurrency must be"):
+        AsyncOpenAI(upstream="http://127.0.0.1:1", batch="b", concurrency="auto:0")
     monkeypatch.delenv("NO_SUCH_KEY", raising=False)
     with pytest.raises(ValueError, match="set the environment variable NO_SUCH_KEY"):
         AsyncOpenAI(upstream="http://127.0.0.1:1", batch="b", api_key_env="NO_SUCH_KEY")

@@ -49,6 +49,22 @@ def test_texts_become_answers_in_their_order(upstream: Upstream, where: dict[str
     assert backwards == found[::-1]
 
 
+@pytest.mark.parametrize(
+    ("keywords", "maximum"),
+    [({"concurrency": "auto:3"}, 3), ({"concurrency": 1}, 1), ({"concurrency": "auto"}, 40), ({}, 40)],
+)
+def test_concurrency_is_a_number_or_found_by_measuring(
+    where: dict[str, Any], keywords: dict[str, Any], maximum: int
+) -> None:
+    texts = [f"question {n}" for n in range(40)]
+    with simulated("--latency", "20") as upstream:
+        batchline.run(texts, upstream=upstream.url, **keywords, **where)
+        peak = upstream.stats()["peak_in_flight"]
+    assert peak <= maximum
+    # Without a number, it begins with more than one and fewer than all.
+    assert keywords.get("concurrency") == 1 or 1 < peak < len(texts)
+
+
 def test_edited_rows_reuse_earlier_answers(upstream: Upstream, where: dict[str, Any]) -> None:
     batchline.run(["a", "b", "c"], upstream=upstream.url, **where)
     batchline.run(["a", "other", "c"], upstream=upstream.url, **where)
@@ -215,6 +231,7 @@ def test_an_upstream_that_is_not_there_is_an_error_before_anything_is_stored(
         (["a"], {"endpoint": "/v1/embeddings", "system": "s"}, "takes no system message"),
         (["a"], {"params": {"messages": []}}, "give 'messages' as prompt=… instead"),
         (["a"], {"max_attempts": 0}, "max_attempts must be a whole number"),
+        (["a"], {"concurrency": "some"}, 'concurrency must be "auto"'),
         (["a"], {"max_failed": "many"}, "max_failed"),
         (["a"], {"schema": {"type": "nothing"}}, "not a JSON Schema"),
         ([{"answer": 1}], {"prompt": "{{answer}}"}, "have a column 'answer' already; give output="),

@@ -15,8 +15,9 @@ from batchline.api.governance.errors import governed_responses
 from batchline.api.governance.schemas import PREFIX
 from batchline.api.routing import AuthenticatedRoute
 from batchline.dashboard.playground import TooManyTrials, UnknownUpstream, examined
-from batchline.files.parsing import ENDPOINTS, LineFault
+from batchline.files.parsing import LineFault
 from batchline.governance import trials
+from batchline.model.endpoints import ENDPOINTS
 
 router = APIRouter(prefix=f"{PREFIX}/dashboard", tags=["dashboard"], route_class=AuthenticatedRoute)
 

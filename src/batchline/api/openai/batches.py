@@ -15,6 +15,7 @@ from batchline.api.governance.dependencies import InRules
 from batchline.api.openai.pages import ListPage
 from batchline.api.routing import AuthenticatedRoute
 from batchline.api.staging import StagedRequest, StepsObject
+from batchline.batches.arrangement import InvalidArrangement
 from batchline.batches.batch_details import batch_details
 from batchline.batches.batch_object import batch_object, unix_seconds
 from batchline.batches.cost import spending_in
@@ -22,12 +23,12 @@ from batchline.batches.creation import BatchRequest, create_requested, try_out_r
 from batchline.batches.retry import BatchGone, InvalidSelection, NotRetryable, retry
 from batchline.batches.staging import InvalidStaging
 from batchline.config.settings import ANY_MODEL, ServerSettings
-from batchline.files.parsing import ENDPOINTS
 from batchline.governance.access import Actor
 from batchline.governance.batch_acts import ActKind, BatchAct, perform
 from batchline.governance.errors import Conflict, NotFound
 from batchline.governance.rules import Rules
 from batchline.model import MAX_PRIORITY, MIN_PRIORITY, Batch, ItemHistory, RetrySelection, Unfinished, ids
+from batchline.model.endpoints import ENDPOINTS, Endpoints
 from batchline.store import attempts, batches
 from batchline.store.batches import FileNotFound
 from batchline.store.creation import WrongPurpose
@@ -40,7 +41,16 @@ _SCOPE = "batches"
 _MAX_KEY = 255
 _MAX_CODES = 100
 # Fields that OpenAI's API does not have.
-_EXTENSIONS = ("reuse", "steps", "step_pause_seconds", "max_failed", "sample", "validate_only")
+_EXTENSIONS = (
+    "reuse",
+    "dedupe",
+    "order",
+    "steps",
+    "step_pause_seconds",
+    "max_failed",
+    "sample",
+    "validate_only",
+)
 
 Status = Literal[
     "validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"
@@ -61,7 +71,14 @@ class CreateBatch(StagedRequest):
     model_config = ConfigDict(extra="forbid")
 
     input_file_id: str
-    endpoint: Annotated[str, Field(json_schema_extra={"enum": sorted(ENDPOINTS)})]
+    endpoint: Annotated[
+        str,
+        Field(
+            examples=sorted(ENDPOINTS),
+            description="The url of all lines: one of OpenAI's, or a path that the operator allows"
+            " (`server.endpoints`).",
+        ),
+    ]
     completion_window: Annotated[str, Field(examples=["24h"])]
     metadata: (
         Annotated[
@@ -82,6 +99,22 @@ class CreateBatch(StagedRequest):
             " Not part of OpenAI's API.",
         ),
     ] = False
+
+    dedupe: Annotated[
+        bool,
+        Field(
+            strict=True,
+            description="Identical lines are sent once, and all of them get the answer. Not with steps or a"
+            " sample. Not part of OpenAI's API.",
+        ),
+    ] = False
+    order: Annotated[
+        Literal["prefix"] | None,
+        Field(
+            description="prefix: lines whose prompts begin alike are sent together. The output stays in the"
+            " order of the input. Not with steps or a sample. Not part of OpenAI's API.",
+        ),
+    ] = None
 
     priority: Annotated[
         int,
@@ -200,6 +233,10 @@ class BatchExtension(BaseModel):
 
     # Completed requests whose answers were copied from earlier batches.
     reused: int
+    # Requests that got the answer, or the error, of an identical one.
+    duplicates: int
+    # `prefix`: requests whose prompts begin alike are sent together; null: in the order of the file.
+    order: Literal["prefix"] | None
     # OpenAI's clients have no paused batches, so its status is in_progress.
     paused: bool
     # The rule that has paused it; null: a user has.
@@ -299,7 +336,7 @@ async def create_batch(
             return displayed(await create_requested(session, request))
         except FileNotFound:
             raise not_found("file", requested.input_file_id, "input_file_id") from None
-        except InvalidStaging as error:
+        except (InvalidStaging, InvalidArrangement) as error:
             raise _invalid(error.param, str(error)) from None
         except WrongPurpose as error:
             message = f"Invalid 'input_file_id': {error}."
@@ -452,8 +489,8 @@ def displayed_item(batch: Batch, item: ItemHistory) -> ItemAttempts:
 def _request(
     requested: CreateBatch, settings: ServerSettings, caller: Actor, key: str | None
 ) -> BatchRequest:
-    if requested.endpoint not in ENDPOINTS:
-        raise _invalid("endpoint", f"must be one of {', '.join(sorted(ENDPOINTS))}")
+    if (fault := Endpoints(settings.endpoints).fault(requested.endpoint)) is not None:
+        raise _invalid("endpoint", fault)
     if requested.completion_window not in settings.windows:
         raise _invalid("completion_window", f"must be one of {', '.join(settings.windows)}")
     if key is not None and not (1 <= len(key) <= _MAX_KEY and key.isprintable() and key.isascii()):
@@ -474,6 +511,8 @@ def _request(
         spending=spending_in(settings),
         upstream_for=settings.upstream_for if settings.upstreams else None,
         reuse=requested.reuse,
+        dedupe=requested.dedupe,
+        order=requested.order,
         staging=requested.staging(),
         priority=requested.priority,
         idempotency_key=None

@@ -9,6 +9,7 @@ from batchline.api.errors import NO_RETRY, ApiError
 from batchline.config.settings import ServerSettings
 from batchline.files.intake import BATCH_PURPOSE, FileIntake
 from batchline.files.parsing import ReadingRules
+from batchline.model.endpoints import Endpoints
 
 PURPOSES = ("assistants", "batch", "evals", "fine-tune", "user_data", "vision")
 MIN_LIFE, MAX_LIFE = 3600, 2_592_000
@@ -53,7 +54,7 @@ def life(settings: ServerSettings, purpose: str, requested: int | None) -> float
 
 
 def rules(settings: ServerSettings) -> ReadingRules:
-    return ReadingRules(max_lines=settings.max_lines)
+    return ReadingRules(Endpoints(settings.endpoints), max_lines=settings.max_lines)
 
 
 def too_late() -> ApiError:

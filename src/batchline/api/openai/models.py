@@ -1,5 +1,6 @@
 """/v1/models: the models of the configured upstreams."""
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Request
@@ -9,7 +10,7 @@ from batchline.api.auth import Called
 from batchline.api.context import InContext
 from batchline.api.errors import documented, not_found
 from batchline.api.routing import AuthenticatedRoute
-from batchline.config.settings import ANY_MODEL, ServerSettings
+from batchline.config.settings import ANY_MODEL, ServerSettings, UpstreamSettings
 from batchline.upstreams.catalog import Catalog
 
 router = APIRouter(prefix="/v1/models", tags=["models"], route_class=AuthenticatedRoute)
@@ -20,7 +21,7 @@ class ModelObject(BaseModel):
     object: Literal["model"] = "model"
     # Upstreams do not report it.
     created: int = 0
-    # The upstream's name.
+    # The upstream's name, or the names of several.
     owned_by: str
 
 
@@ -54,8 +55,17 @@ async def get_model(model: str, context: InContext, caller: Called, catalog: InC
 
 
 async def _owners(settings: ServerSettings, catalog: Catalog) -> dict[str, str]:
-    """The upstream of each model."""
-    owners = {model: name for name, models in (await catalog.models()).items() for model in models}
-    owners |= {model: upstream.name for upstream in settings.upstreams for model in upstream.models}
-    owners.pop(ANY_MODEL, None)
-    return owners
+    """The upstreams of each model: their names, with commas between them."""
+    listed = await catalog.models()
+    models = {model for names in listed.values() for model in names}
+    models |= {model for upstream in settings.upstreams for model in (*upstream.models, *upstream.aliases)}
+    return {
+        model: ", ".join(each.name for each in settings.upstreams_for(model) if _has(each, model, listed))
+        for model in models - {ANY_MODEL}
+    }
+
+
+def _has(upstream: UpstreamSettings, model: str, listed: Mapping[str, Sequence[str]]) -> bool:
+    """Whether the upstream names the model, or lists it as one for any model."""
+    named = model in upstream.models or model in upstream.aliases
+    return named or model in listed.get(upstream.name, ())

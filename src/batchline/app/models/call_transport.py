@@ -9,7 +9,8 @@ import openai
 from batchline.app.models.call_outcome import FailureOfCall, read_outcome
 from batchline.app.models.call_session import CallSession
 from batchline.app.models.refusals import NotInBatch
-from batchline.files.parsing import ENDPOINTS, LineFault, LineRequest, ReadingRules, examine
+from batchline.files.parsing import LineFault, LineRequest, ReadingRules, examine
+from batchline.model.endpoints import ENDPOINTS
 
 _RULES = ReadingRules()
 _VERSION = "/v1"

@@ -40,7 +40,7 @@ class AsyncOpenAI(openai.AsyncOpenAI):
         api_key_env: str | None = None,
         max_attempts: int | None = None,
         timeout: float | None = None,
-        concurrency: int | None = None,
+        concurrency: int | str | None = None,
         finish: bool = False,
         database: str | None = None,
         data_dir: str | Path | None = None,

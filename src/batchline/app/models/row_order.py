@@ -20,8 +20,8 @@ from batchline.files.inputs.rendering import (
     check_syntax,
     takes_system,
 )
-from batchline.files.parsing import ENDPOINTS
 from batchline.model import AnswerRules, RunSettings
+from batchline.model.endpoints import ENDPOINTS
 
 # A batch pauses when its first so many lines all fail alike.
 _PAUSE_ALIKE = 50
@@ -40,7 +40,8 @@ class RunKeywords(TypedDict, total=False):
     api_key_env: str | None
     max_attempts: int | None
     timeout: float | None
-    concurrency: int | None
+    # A number, or "auto", or "auto:N" with a ceiling.
+    concurrency: int | str | None
     max_failed: int | str | None
     fresh: bool
     retry_failed: bool

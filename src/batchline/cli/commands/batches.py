@@ -17,7 +17,9 @@ from batchline.batches.cost import BatchCost, cost_object, cost_of
 from batchline.batches.pauses import pause_reason
 from batchline.cli import options
 from batchline.cli.answer_options import AnswerOptions, check_endpoints, with_rules
+from batchline.cli.arrangement_options import ArrangementOptions, duplicates_line
 from batchline.cli.batch_ids import batch_id_in
+from batchline.cli.display.chunks import chunk_lines, chunk_objects, room_lines
 from batchline.cli.display.console import (
     CommandError,
     finalize_trouble,
@@ -57,8 +59,9 @@ from batchline.model import (
     RunSettings,
     ids,
 )
-from batchline.store import batch_names, batches, failures, outputs, providers
+from batchline.store import batch_names, batches, failures, outputs, provider_chunks, providers
 from batchline.store.outputs import Which
+from batchline.store.provider_chunks import FullProvider, ListedChunk
 from batchline.store.providers import ProviderCounts
 from batchline.store.session import Session
 from batchline.store.spans import Scope
@@ -84,6 +87,8 @@ class _BatchReport(msgspec.Struct, frozen=True):
     cost: BatchCost | None = None
     # It is of `run`, and no worker has lines of it.
     idle: bool = False
+    chunks: tuple[ListedChunk, ...] = ()
+    full: tuple[FullProvider, ...] = ()
 
 
 def register(app: typer.Typer) -> None:
@@ -107,6 +112,7 @@ def submit(
     caps: SpendingOptions,
     max_failed: options.MaxFailed = None,
     staging: StepOptions,
+    arranging: ArrangementOptions,
     database: options.Database = None,
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
@@ -120,6 +126,7 @@ def submit(
     with reported_errors(as_json):
         server = sending.settings()
         settings = staging.applied(with_failure_limits(server.run_settings(), max_failed), max_failed)
+        settings = arranging.applied(settings)
         settings = with_rules(with_spending(settings, caps.spending()), answers.rules())
         check_window(window)
         traces = trace_settings(caps.config)
@@ -348,6 +355,8 @@ async def _get(runtime: Runtime, batch_id: UUID) -> _BatchReport:
             await pause_reason(session, batch),
             await cost_of(session, batch),
             await _idle(session, batch),
+            tuple(await provider_chunks.listed(session, batch_id)),
+            tuple(await provider_chunks.full(session, batch_id)),
         )
 
 
@@ -370,6 +379,8 @@ def _tell(found: _BatchReport, as_json: bool) -> None:
     if found.providers:
         processing = sum(each.processing for each in found.providers)
         displayed["provider"] = {"processing": processing, "submission_unknown": unknown}
+    if found.chunks:
+        displayed["chunks"] = chunk_objects(found.chunks)
     if as_json:
         print_json(displayed)
         return
@@ -379,8 +390,11 @@ def _tell(found: _BatchReport, as_json: bool) -> None:
     out().print(f"{displayed['id']}  {displayed['status']}  {states} of {total:,}", markup=False)
     if unknown:
         out().print(f"  {unknown:,} submission unknown: the provider may have accepted them", markup=False)
-    if (stepping := step_line(batch)) is not None:
-        out().print(f"  {stepping}", markup=False)
+    for line in (*chunk_lines(found.chunks), *room_lines(found.full)):
+        out().print(f"  {line}", markup=False)
+    for note in (step_line(batch), duplicates_line(batch)):
+        if note is not None:
+            out().print(f"  {note}", markup=False)
     for line in cost_lines(found.cost):
         out().print(f"  {line}", markup=False)
     if trouble := finalize_trouble(batch):

@@ -102,7 +102,7 @@ async def _change(runtime: Runtime, batch_id: UUID, wanted: BatchChange, user: s
 def _concurrency(text: str | None) -> int | UnsetType | None:
     if text is None:
         return UNSET
-    if text == _NONE:
+    if text in (_NONE, "auto"):
         return None
     if not text.isdecimal():
         raise CommandError(f"--concurrency {text!r}: give a number, or none")

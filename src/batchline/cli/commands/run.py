@@ -11,6 +11,7 @@ from msgspec import UNSET
 
 from batchline.cli import options
 from batchline.cli.answer_options import AnswerOptions, with_rules
+from batchline.cli.arrangement_options import ArrangementOptions
 from batchline.cli.display.console import CommandError, err, print_json
 from batchline.cli.display.failures import failure_lines
 from batchline.cli.errors import reported_errors
@@ -20,6 +21,7 @@ from batchline.cli.inputs import RowOptions, default_output, input_options, open
 from batchline.cli.option_groups import given_options, grouped
 from batchline.cli.options import Exit
 from batchline.cli.output_plan import OutputOptions, plan_run
+from batchline.cli.relay_options import RelayOptions, check_relayed
 from batchline.cli.resuming import ResumeCommand, resume_command
 from batchline.cli.run import report
 from batchline.cli.run.command import run
@@ -34,6 +36,8 @@ from batchline.cli.upstream_options import UpstreamOptions, check_window
 from batchline.config.settings import UpstreamSettings, WorkerSettings
 from batchline.files.inputs.input_set import InputSet
 from batchline.model import BatchChange, RunSettings
+from batchline.model.concurrency import concurrency_text
+from batchline.upstreams.rate_budgets import budget_of
 
 
 def register(app: typer.Typer) -> None:
@@ -52,10 +56,13 @@ def run_inputs(
     inputs: options.Inputs,
     *,
     sending: UpstreamOptions,
+    relaying: RelayOptions,
     rows: RowOptions,
     answers: AnswerOptions,
     writing: OutputOptions,
     concurrency: options.Concurrency = None,
+    requests_per_minute: options.RequestsPerMinute = None,
+    tokens_per_minute: options.TokensPerMinute = None,
     body_memory: options.RunBodyMemory = None,
     window: options.Window = options.DEFAULT_WINDOW,
     priority: options.Priority = None,
@@ -67,6 +74,7 @@ def run_inputs(
     ] = False,
     max_failed: options.MaxFailed = None,
     staging: StepOptions,
+    arranging: ArrangementOptions,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over, and send every line again.")] = False,
     retry_failed: Annotated[
         bool,
@@ -106,7 +114,8 @@ def run_inputs(
             found = stack.enter_context(opened_inputs(inputs, how, data_dir))
             estimate(found, spending, database, data_dir, as_json)
             return
-        server = _server(sending, concurrency)
+        server = relaying.applied(_server(sending, concurrency))
+        server = _with_rates(server, requests_per_minute, tokens_per_minute)
         check_window(window)
         rules = answers.rules()
         end_hooks = hooks_in(WorkerSettings(**given_options(hooks)))
@@ -117,7 +126,8 @@ def run_inputs(
         found = stack.enter_context(opened_inputs(inputs, how, data_dir, plan.targets))
         plan.check(outputs, found.originals)
         settings = with_spending(with_failure_limits(server.run_settings(), max_failed), spending)
-        settings = staging.applied(settings, max_failed, sample)
+        settings = arranging.applied(staging.applied(settings, max_failed, sample))
+        check_relayed(with_rules(settings, rules))
         order = RunOrder(
             inputs=found,
             settings=_reserved(with_rules(settings, rules), command),
@@ -136,6 +146,7 @@ def run_inputs(
             sample=sample,
             yes=yes,
             traces=trace_settings(caps.config),
+            budgets=budget_of(server, spending),
             # An option that is given replaces what `batchline change` has set.
             change=BatchChange(
                 priority=UNSET if priority is None else priority,
@@ -169,6 +180,14 @@ def _server(given: UpstreamOptions, concurrency: int | None) -> UpstreamSettings
     return server if concurrency is None else replace(server, concurrency=concurrency)
 
 
+def _with_rates(server: UpstreamSettings, requests: int | None, tokens: int | None) -> UpstreamSettings:
+    if requests is not None and tokens is not None and tokens < requests:
+        raise CommandError(
+            f"--tpm {tokens} is less than --rpm {requests}, and each request has at least one token"
+        )
+    return replace(server, requests_per_minute=requests, tokens_per_minute=tokens)
+
+
 def _reserved(settings: RunSettings, command: ResumeCommand) -> RunSettings:
     """Workers leave the batch to `run`, unless they are asked to take it.
 
@@ -186,7 +205,7 @@ def _worker_settings(server: UpstreamSettings, body_memory: int | None) -> Worke
 def _displayed(server: UpstreamSettings, inputs: InputSet, writing: OutputOptions) -> dict[str, object]:
     """What the manifest shows of the options. The batch has the others."""
     return {
-        "concurrency": server.concurrency,
+        "concurrency": concurrency_text(server.concurrency),
         "rows": inputs.template,
         "select": writing.select or None,
         "join": writing.join,

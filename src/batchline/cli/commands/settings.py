@@ -55,6 +55,7 @@ def _loaded(settings: Settings) -> Iterator[tuple[str, str, str]]:
     tables: dict[str, Any] = {"server": server, "worker": settings.worker, "limits": server.limits}
     tables |= {"traces": settings.traces}
     tables |= {f"upstreams[{number}]": each for number, each in enumerate(server.upstreams)}
+    tables |= {f"budgets[{number}]": each for number, each in enumerate(server.budgets)}
     tables |= {f"operations[{number}]": each for number, each in enumerate(server.operations)}
     tables |= {f"packs.{each.name}": each for each in server.packs}
     tables |= {f"stages.{each.name}": each for each in server.stages}

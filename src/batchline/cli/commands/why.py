@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any
+from uuid import UUID
 
 import msgspec
 import typer
@@ -11,11 +12,14 @@ from rich.table import Column, Table
 from batchline.cli import options
 from batchline.cli.batch_ids import batch_id_in
 from batchline.cli.commands.attempts import read_item
+from batchline.cli.display.chunks import chunk_line, room_lines
 from batchline.cli.display.console import out, print_json
 from batchline.cli.display.units import counted
 from batchline.cli.errors import reported_errors
-from batchline.cli.runtime import open_runtime, run_async
+from batchline.cli.runtime import Runtime, open_runtime, run_async
 from batchline.model import ItemHistory, Phases, phases
+from batchline.store import provider_chunks
+from batchline.store.session import Session
 
 _NAMES = {
     "backoff": "back-off",
@@ -46,12 +50,26 @@ def why(
     stored.
     """
     with reported_errors(as_json), open_runtime(database, data_dir) as runtime:
-        item = run_async(read_item(runtime, batch_id_in(runtime, batch), custom_id))
+        batch_id = batch_id_in(runtime, batch)
+        item = run_async(read_item(runtime, batch_id, custom_id))
         lived = phases(item)
         if as_json:
             print_json(_document(item, lived))
             return
         _tell(item, lived)
+        for line in run_async(_at_provider(runtime, batch_id, item)):
+            out().print(f"  {line}", markup=False)
+
+
+async def _at_provider(runtime: Runtime, batch_id: UUID, item: ItemHistory) -> list[str]:
+    """Its chunk at a provider's batch API, or why it is in none."""
+    if item.finished_at is not None:
+        return []
+    async with Session(runtime.url, "why") as session:
+        if item.task_id is None:
+            return room_lines(await provider_chunks.full(session, batch_id))
+        line = chunk_line(await provider_chunks.listed(session, batch_id), item.task_id)
+        return [] if line is None else [line]
 
 
 def _document(item: ItemHistory, lived: Sequence[Phases]) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from batchline.cli.app_worker import (
 from batchline.cli.display.console import CommandError, err, out, print_json
 from batchline.cli.errors import reported_errors
 from batchline.cli.metrics_port import MetricsPort, metrics_socket, serving_metrics
+from batchline.cli.routes import RESERVED_KEYS, UpstreamRoutes
 from batchline.cli.runtime import Runtime, open_runtime, run_async
 from batchline.cli.server_settings import (
     check_hook_file,
@@ -48,7 +49,6 @@ from batchline.config.settings import (
     ServerSettings,
     Settings,
     TraceSettings,
-    UpstreamSettings,
     WorkerSettings,
 )
 from batchline.executors.approvals import Approvals
@@ -57,26 +57,24 @@ from batchline.executors.operation import OperationExecutor
 from batchline.executors.provider import ProviderExecutor
 from batchline.executors.routing import RoutingExecutor
 from batchline.governance import bulk_actions
-from batchline.governance.operations import APPROVALS, BELOW, url_of
+from batchline.governance.operations import APPROVALS, BELOW
 from batchline.governance.registry import Registry
 from batchline.governance.rules import Rules
 from batchline.hooks.hook import Hooks
-from batchline.model import RESERVED
+from batchline.model import RELAYED
+from batchline.model.concurrency import concurrency_text
 from batchline.model.emission import PYTHON
 from batchline.secrets.addresses import public_url
 from batchline.store.spans import Scope
 from batchline.traces.tracing import Tracing
-from batchline.upstreams import urls
 from batchline.upstreams.http_upstream import Upstreams
 from batchline.upstreams.memory import BodyMemory
+from batchline.upstreams.rate_budgets import budgets_of
 from batchline.worker.drain import HeldLines
 from batchline.worker.observer import WorkerObserver
-from batchline.worker.producer import ProducerScope
 from batchline.worker.producers import MAX_OPEN
 from batchline.worker.worker import Worker, WorkerOptions
 
-# How the routing keys of batches of `run` begin.
-_RESERVED_KEYS = tuple(RESERVED + scheme for scheme in urls.SCHEMES)
 # The server that started it answers requests, so it gets the processor first (benchmark `polling`).
 _NICENESS = 5
 
@@ -294,12 +292,16 @@ async def _work_traced(
     # Models that no upstream of the file names go to the upstream of the command line, if there is one.
     routed = server if upstream is None or _serves(server, upstream) else without_any(server)
     # Only a process that has the functions can run Python operations.
-    reserved = (PYTHON, *(() if order.unfinished_runs else _RESERVED_KEYS))
+    reserved = (PYTHON, RELAYED, *(() if order.unfinished_runs else RESERVED_KEYS))
     excluded = (*(() if operations else (BELOW,)), *reserved)
     scope = Scope(excluded_prefixes=excluded)
-    scopes, discovered = scopes_for_producers(routed, operations, settings, scope, upstream)
-    runners = sum(producer_scope.concurrency for producer_scope in scopes) + MAX_OPEN * discovered.concurrency
-    memory, upstreams = BodyMemory(settings.body_memory, runners), Upstreams(traced=order.traces.headers_to)
+    routes = UpstreamRoutes(routed, operations, settings, scope, upstream)
+    lasting = routes.lasting()
+    runners = (len(lasting) + MAX_OPEN) * routes.slots
+    memory = BodyMemory(settings.body_memory, runners)
+    anthropic = [each.base_url for each in server.upstreams if each.batch_api == "anthropic"]
+    upstreams = Upstreams(traced=order.traces.headers_to, budgets=budgets_of(server), anthropic=anthropic)
+    routes.prepare(upstreams)
     http = HttpExecutor(upstreams, default=upstream, memory=memory)
     providers = ProviderExecutor(http)
     routing = RoutingExecutor(routed.upstreams, providers)
@@ -323,8 +325,11 @@ async def _work_traced(
         settings,
         scope,
         WorkerOptions(
-            producers=scopes,
-            discovered=discovered,
+            producers=lasting,
+            discovered=routes.discovered(),
+            escalations=routes.escalations(),
+            relays=routes.relays(),
+            collecting=routes.collecting(),
             upstreams=upstreams,
             memory=memory,
             cancel_task=lambda item: providers.cancel(routing.routed(item)),
@@ -340,7 +345,7 @@ async def _work_traced(
         loop.add_signal_handler(name, _stop, worker, order.beside)
     if order.until_eof:
         loop.add_reader(sys.stdin, _parent_ended, worker, order.beside)
-    _log.info("worker started", pid=os.getpid(), concurrency=settings.concurrency)
+    _log.info("worker started", pid=os.getpid(), concurrency=concurrency_text(settings.concurrency))
     try:
         async with (
             runtime.kept_running(),
@@ -361,57 +366,15 @@ def _describe_held(held: HeldLines) -> str:
     full = " They fill its limit of tasks, so other lines wait behind them." if held.limit_full else ""
     return (
         f"{held.lines:,} lines are held as submission_unknown: the provider of {held.upstream} may have"
-        f" accepted them.{full} To submit them again, set provider_recovery to resubmit and run a worker"
+        f" accepted them.{full} To submit them again, set provider_recovery to resubmit (of a batch API:"
+        " batch_recovery) and run a worker"
         " after five minutes. To give them up, cancel their batches."
     )
-
-
-def scopes_for_producers(
-    server: ServerSettings,
-    operations: Registry,
-    settings: WorkerSettings,
-    scope: Scope,
-    default: str | None = None,
-) -> tuple[list[ProducerScope], ProducerScope]:
-    """One producer for each configured upstream, so that a slow one delays no other, and one for all other
-    models, which go to the `default` upstream or to that for any model. Also the scope in which each upstream
-    that a batch names gets a producer, while it has work."""
-    named = [(_named(upstream, operations), upstream) for upstream in server.upstreams]
-    scopes = [
-        ProducerScope(Scope(keys=keys), upstream.concurrency, upstream.base_url, _max_tasks(upstream))
-        for keys, upstream in named
-        if keys
-    ]
-    served = tuple(key for keys, _ in named for key in keys)
-    other = next((up for up in server.upstreams if ANY_MODEL in up.models), None)
-    default = default or (None if other is None else other.base_url)
-    named_by_batches = (*urls.SCHEMES, *_RESERVED_KEYS)
-    # Sorted, because workers that count the tasks of one provider lock this text.
-    not_models = tuple(sorted({*scope.excluded_prefixes, *named_by_batches}))
-    models = replace(scope, excluded=served, excluded_prefixes=not_models)
-    below = Scope(excluded=served, excluded_prefixes=scope.excluded_prefixes, below=named_by_batches)
-    discovered = ProducerScope(below, settings.concurrency)
-    max_tasks = None if other is None else _max_tasks(other)
-    return [*scopes, ProducerScope(models, settings.concurrency, default, max_tasks)], discovered
-
-
-def _max_tasks(upstream: UpstreamSettings) -> int | None:
-    return None if upstream.provider is None else upstream.provider_max_tasks
 
 
 def _serves(server: ServerSettings, upstream: str) -> bool:
     """Whether the upstream of the command line is already the one for any model."""
     return any(up.base_url == upstream and ANY_MODEL in up.models for up in server.upstreams)
-
-
-def _named(upstream: UpstreamSettings, operations: Registry) -> tuple[str, ...]:
-    """The keys of this upstream's producer: its models, its operations and its URL.
-
-    Empty for the upstream for any model, which has no producer of its own.
-    """
-    models = [model for model in upstream.models if model != ANY_MODEL]
-    keys = (*models, *(url_of(each.name) for each in operations.all() if each.upstream == upstream.name))
-    return (*keys, urls.normalized(upstream.base_url)) if keys else ()
 
 
 def _parent_ended(worker: Worker, beside: AppBeside | None) -> None:

@@ -98,6 +98,9 @@ def show_batch(batch: Batch) -> dict[str, Any]:
         "priority": batch.priority,
         "concurrency": batch.concurrency,
         "metadata": batch.metadata,
+        "reused": batch.reused,
+        "duplicates": batch.duplicates,
+        "order": batch.settings.order,
         "request_counts": msgspec.to_builtins(batch.counts),
         "usage": {
             "input_tokens": batch.input_tokens,

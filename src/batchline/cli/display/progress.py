@@ -58,7 +58,7 @@ class DisplayedProgress(msgspec.Struct, frozen=True):
         if self.sampling:
             # Whether the rest runs is not decided.
             return None
-        if self.upstream is not None and self.upstream.unreachable_for is not None:
+        if self.upstream is not None and self.upstream.unavailable_for is not None:
             # The rate is that of the time before.
             return None
         return (self.total - self.done) / self.rate

@@ -21,8 +21,10 @@ def step_line(batch: Batch) -> str | None:
 
 
 def waiting_line(batch: Batch) -> str | None:
-    """When the next step begins; None: a step runs, or the batch is paused."""
-    if batch.next_step_at is None or batch.status is not BatchStatus.IN_PROGRESS:
+    """When the next step begins; None: it has no steps, one runs, or it is paused."""
+    if batch.settings.steps is None or batch.next_step_at is None:
+        return None
+    if batch.status is not BatchStatus.IN_PROGRESS:
         return None
     left = (batch.next_step_at - datetime.now(UTC)).total_seconds()
     return "the next step begins now" if left < 1 else f"the next step begins in {duration(left)}"

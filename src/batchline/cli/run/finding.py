@@ -3,10 +3,12 @@
 from batchline.batches import creation as ordering
 from batchline.batches import reuse
 from batchline.cli.answer_options import check_endpoints
+from batchline.cli.arrangement_options import kept
 from batchline.cli.commands.retry import reopened
-from batchline.cli.display.console import CommandError
+from batchline.cli.display.console import CommandError, err
 from batchline.cli.files import ingest_inputs
 from batchline.cli.model_check import warn_of_models
+from batchline.cli.relay_options import after_relay
 from batchline.cli.reuse import prepared
 from batchline.cli.run.order import RunOrder
 from batchline.cli.run.patience import patiently
@@ -54,7 +56,10 @@ async def _continue(order: RunOrder, session: Session, found: Batch) -> Batch:
             f"--sample is for a batch that has not begun: {found.finished:,} of {found.total:,} lines are"
             " done; leave it out to continue, or give --fresh"
         )
-    settings = await settings_for(session, found.file_id, order.settings)
+    arranged, note = kept(order.settings, found)
+    if note is not None:
+        err().print(f"note: {note}", markup=False)
+    settings = await settings_for(session, found.file_id, after_relay(arranged, found.settings))
     await warn_of_models(session, found.file_id, order.settings)
     if found.ended_at is not None:
         found = await reopened(session, found, order.settings.max_attempts)
@@ -94,7 +99,9 @@ async def _create(order: RunOrder, runtime: Runtime, session: Session, known: Fi
 
 async def _check_upstream(settings: RunSettings) -> None:
     """Check that the upstream answers, before anything is written."""
-    upstream = Upstreams().get(settings.upstream or "")
+    relay = settings.relay
+    anthropic = [settings.upstream or ""] if relay is not None and relay.api == "anthropic" else []
+    upstream = Upstreams(anthropic=anthropic).get(settings.upstream or "")
     try:
         trouble = await upstream.check(settings.api_key_env)
     finally:

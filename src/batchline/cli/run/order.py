@@ -16,6 +16,7 @@ from batchline.hooks.hook import Hooks
 from batchline.model import Batch, BatchChange, CauseCount, PauseReason, RunSettings
 from batchline.store.hooks import HookDelivery
 from batchline.traces.tracing import Tracing
+from batchline.upstreams.rate_budgets import RateBudgets
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,8 @@ class RunOrder:
     traces: TraceSettings = field(default_factory=TraceSettings)
     # None: nothing is traced.
     tracing: Tracing | None = None
+    # Requests and tokens per minute.
+    budgets: RateBudgets = field(default_factory=RateBudgets)
 
     @property
     def output(self) -> OutputTarget:

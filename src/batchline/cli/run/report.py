@@ -3,6 +3,7 @@
 from batchline.batches.batch_object import failure_objects
 from batchline.batches.cost import cost_object
 from batchline.batches.forecast import forecast_object
+from batchline.cli.arrangement_options import duplicates_line
 from batchline.cli.display.console import show_hook_delivery
 from batchline.cli.display.pauses import pause_document, pause_message
 from batchline.cli.options import Exit
@@ -32,8 +33,10 @@ def _resume(order: RunOrder, outcome: RunOutcome) -> str:
 
 
 def summary_lines(order: RunOrder, outcome: RunOutcome) -> list[str]:
-    """What the batch has cost, and how it stands."""
-    return [*(f"  {line}" for line in cost_lines(outcome.cost)), summary_line(order, outcome)]
+    """What was not sent, what the batch has cost, and how it stands."""
+    identical = duplicates_line(outcome.batch)
+    notes = [*([] if identical is None else [identical]), *cost_lines(outcome.cost)]
+    return [*(f"  {line}" for line in notes), summary_line(order, outcome)]
 
 
 def summary_line(order: RunOrder, outcome: RunOutcome) -> str:
@@ -81,6 +84,7 @@ def describe(order: RunOrder, outcome: RunOutcome) -> dict[str, object]:
         "completed": batch.completed,
         "failed": batch.failed,
         "reused": batch.reused,
+        "duplicates": batch.duplicates,
         "input_tokens": batch.input_tokens,
         "output_tokens": batch.output_tokens,
         "cost": cost_object(outcome.cost),

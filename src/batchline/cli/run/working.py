@@ -12,6 +12,7 @@ import msgspec
 
 from batchline.app.exit_guard import exit_guard
 from batchline.app.models.model_worker import Listening, model_worker
+from batchline.cli.arrangement_options import duplicates_line
 from batchline.cli.display.console import CommandError
 from batchline.cli.display.progress import DisplayedProgress, Gauge
 from batchline.cli.display.screen import Display, display
@@ -46,11 +47,14 @@ async def work(
         on_ended=lambda _: ended.set(), tracing=order.tracing, traced=order.traces.headers_to
     )
     if not order.as_json:
+        identical = duplicates_line(batch)
+        note = "" if identical is None else f"; {identical}"
         order.console().print(
-            f"{ids.show(ids.BATCH, batch.id)}: {counted(batch.total, 'line')}", markup=False
+            f"{ids.show(ids.BATCH, batch.id)}: {counted(batch.total, 'line')}{note}", markup=False
         )
     screen = display(order.console(), order.inputs.title, silent=order.as_json)
-    async with model_worker(runtime, batch.id, order.settings, order.worker, listening) as (
+    settings = msgspec.structs.replace(order.settings, relay=batch.settings.relay)
+    async with model_worker(runtime, batch.id, settings, order.worker, listening, order.budgets) as (
         worker,
         upstreams,
     ):
@@ -108,7 +112,7 @@ def cannot_end(batch: Batch) -> bool:
 
 def _with_worker(progress: DisplayedProgress, upstreams: Upstreams, worker: Worker) -> DisplayedProgress:
     """The progress with what only the process that does the work knows. `run` has one upstream."""
-    trouble = worker.finalizer.trouble or worker.settler.trouble or progress.trouble
+    trouble = worker.finalizer.trouble or worker.settler.trouble or progress.trouble or worker.relays.trouble
     return msgspec.structs.replace(progress, upstream=next(iter(upstreams.views()), None), trouble=trouble)
 
 

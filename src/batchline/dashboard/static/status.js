@@ -27,7 +27,7 @@ const STATUSES = {
   delivered: ["Delivered", "check", "good"],
   idle: ["Idle", "pause", "idle"],
   limited: ["Limited", "clock", "warn"],
-  unreachable: ["Unreachable", "cross", "bad"],
+  unavailable: ["Unavailable", "cross", "bad"],
   late: ["Late", "clock", "bad"],
   error: ["Error", "cross", "bad"],
   warning: ["Warning", "warning", "warn"],

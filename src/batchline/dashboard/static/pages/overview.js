@@ -72,10 +72,10 @@ function view(data) {
 
 /** What an operator should look at first, each with a link to it. */
 function attention({ counts, upstreams: all, live_workers: alive, open }) {
-  const unreachable = all.filter(({ state }) => state === "unreachable");
+  const away = all.filter(({ state }) => state === "unavailable");
   const found = [
     !alive && open.length > 0 && ["bad", "No worker runs. Start one: batchline worker", null],
-    unreachable.length && ["bad", `${unreachable.map(({ name }) => name).join(", ")} cannot be reached`, "#upstreams"],
+    away.length && ["bad", `${away.map(({ name }) => name).join(", ")}: not available`, "#upstreams"],
     counts.late && [
       "bad",
       `${plural(counts.late, "batch", "batches")} will be late`,
@@ -176,19 +176,7 @@ function upstreams({ upstreams: rows }) {
   const columns = [
     { label: "Name", class: "name", cell: ({ name, reason }) => [h("b", name), reason && h("div.meta", reason)] },
     { label: "State", cell: ({ state }) => badge(state) },
-    {
-      label: "In flight",
-      class: "number",
-      cell: (each) =>
-        h(
-          "span",
-          { "data-live": true },
-          [each.in_flight, each.limit]
-            .filter((value) => value !== null)
-            .map(number)
-            .join(" / "),
-        ),
-    },
+    { label: "In flight", class: "number", cell: inFlightOf },
     {
       label: "p50 / p95",
       class: "number",
@@ -203,6 +191,17 @@ function upstreams({ upstreams: rows }) {
     key: ({ name }) => name,
     empty: emptyState("No upstreams", "Name one in batchline.toml, under [upstreams]."),
   });
+}
+
+/** Requests in flight, how many may be, and what that follows. */
+function inFlightOf({ in_flight: flying, limit, max_limit: most, auto, limit_reason: reason }) {
+  const numbers = [flying, limit].filter((value) => value !== null).map(number);
+  const ceiling = auto && most ? `at most ${number(most)}` : null;
+  const why = auto ? `auto${reason ? `: ${reason}` : ""}` : limit !== null && limit < most ? reason : null;
+  return [
+    h("span", { "data-live": true }, numbers.join(" / ")),
+    why && h("div.meta", { title: ceiling, "data-live": true }, why),
+  ];
 }
 
 function workers({ workers: rows, now }) {

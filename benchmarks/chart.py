@@ -1,20 +1,30 @@
-"""Bar chart as SVG: one bar per contestant for its median, with a line for its spread."""
+"""Charts as SVG. Bars: one per contestant for its median, with a line for its spread. Traces: values over the
+seconds of a run, one below the other."""
 
 from html import escape
 
-from benchmarks.contest import Figure, Series
+from benchmarks.contest import Figure, Series, Trace
 from benchmarks.numbers import number
 
 _WIDTH, _LEFT, _RIGHT = 720, 230, 130
 _TOP, _ROW, _BAR = 34, 34, 18
 _COLORS = ("#2b6cb0", "#a0aec0")
+_TRACE, _TRACE_LEFT = 130, 60
 
 
 def bar_chart(figure: Figure) -> str:
     maximum = max((series.maximum for series in figure.series), default=0.0) or 1.0
     scale = (_WIDTH - _LEFT - _RIGHT) / maximum
     rows = [_row(series, nth, scale) for nth, series in enumerate(figure.series)]
-    height = _TOP + _ROW * len(rows) + 6
+    return _drawing(figure, _TOP + _ROW * len(rows) + 6, rows)
+
+
+def trace_chart(figure: Figure) -> str:
+    rows = [_trace(trace, _TOP + nth * _TRACE) for nth, trace in enumerate(figure.traces)]
+    return _drawing(figure, _TOP + _TRACE * len(rows) + 10, rows)
+
+
+def _drawing(figure: Figure, height: int, rows: list[str]) -> str:
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}"'
@@ -23,6 +33,26 @@ def bar_chart(figure: Figure) -> str:
             f'<text x="8" y="20" font-weight="600" fill="#1a202c">{escape(figure.name)}</text>',
             *rows,
             "</svg>\n",
+        ]
+    )
+
+
+def _trace(trace: Trace, top: int) -> str:
+    bottom, right, left = top + _TRACE - 22, _WIDTH - 16, _TRACE_LEFT
+    end, maximum = max(trace.seconds, default=0.0) or 1.0, max(trace.values, default=0.0) or 1.0
+    points = " ".join(
+        f"{left + at / end * (right - left):.1f},{bottom - value / maximum * (bottom - top - 18):.1f}"
+        for at, value in zip(trace.seconds, trace.values, strict=True)
+    )
+    title = escape(f"{trace.name}, {trace.unit}")
+    return "\n".join(
+        [
+            f'<text x="{left}" y="{top + 10}" fill="#1a202c">{title}</text>',
+            f'<text x="{left - 6}" y="{top + 24}" text-anchor="end" fill="#4a5568">{number(maximum)}</text>',
+            f'<text x="{left - 6}" y="{bottom}" text-anchor="end" fill="#4a5568">0</text>',
+            f'<text x="{right}" y="{bottom + 14}" text-anchor="end" fill="#4a5568">{number(end)} s</text>',
+            f'<line x1="{left}" x2="{right}" y1="{bottom}" y2="{bottom}" stroke="#a0aec0"/>',
+            f'<polyline points="{points}" fill="none" stroke="{_COLORS[0]}" stroke-width="1.5"/>',
         ]
     )
 

@@ -47,6 +47,15 @@ class Bar(msgspec.Struct, frozen=True):
                 return value < self.limit
 
 
+class Trace(msgspec.Struct, frozen=True):
+    """A value over the seconds of a run."""
+
+    name: str
+    unit: str
+    seconds: list[float]
+    values: list[float]
+
+
 class Figure(msgspec.Struct, frozen=True):
     """One number, the series behind it, and its bar, if any."""
 
@@ -57,6 +66,8 @@ class Figure(msgspec.Struct, frozen=True):
     series: list[Series]
     # Additional explanation.
     note: str = ""
+    # For a chart over time.
+    traces: list[Trace] = []
 
     @property
     def met(self) -> bool | None:

@@ -1,8 +1,10 @@
 """Inputs of the contests: lines in the database, lines in a file, results. All have the same payload."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from uuid import UUID
 
+import msgspec
 from psycopg import sql
 
 from batchline.model import DEFAULT_TENANT, Batch, RunSettings, Usage
@@ -85,4 +87,15 @@ def write_jsonl(path: Path, *, lines: int, line_bytes: int = 500, first: int = 0
     words = (words * (room // len(words) + 1))[:room]
     with path.open("w") as file:
         file.writelines(line.format(nth=nth, words=words) for nth in range(first, first + lines))
+    return path
+
+
+def write_chats(path: Path, prompts: Iterable[str], *, model: str, max_tokens: int) -> Path:
+    """Write an input file with a chat for each prompt."""
+    with path.open("wb") as file:
+        for nth, prompt in enumerate(prompts):
+            message = {"role": "user", "content": prompt}
+            body = {"model": model, "messages": [message], "max_tokens": max_tokens, "temperature": 0}
+            line = {"custom_id": f"line-{nth:08}", "method": "POST", "url": URL, "body": body}
+            file.write(msgspec.json.encode(line) + b"\n")
     return path

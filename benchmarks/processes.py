@@ -45,11 +45,20 @@ def running(command: list[str], **variables: str) -> Iterator[subprocess.Popen[s
 
 
 @contextmanager
-def simulator(latency: int = 0, *, record: bool = False) -> Iterator[str]:
-    """Run `batchline simulate` with a latency in milliseconds, and return its URL."""
-    options = ("--port", "0", "--latency", str(latency), *(("--record",) if record else ()))
-    with running(batchline("simulate", *options, "--json")) as process:
+def simulator(latency: int = 0, *, record: bool = False, options: tuple[str, ...] = ()) -> Iterator[str]:
+    """Run `batchline simulate` with a latency in milliseconds and more options, and return its URL."""
+    recording = ("--record",) if record else ()
+    command = batchline("simulate", "--port", "0", "--latency", str(latency), "--json", *recording, *options)
+    with running(command) as process:
         yield msgspec.json.decode(_document(process))["url"]
+
+
+@contextmanager
+def llama(*options: str) -> Iterator[str]:
+    """Run a real llama.cpp server with a small generated model, and return its URL."""
+    with running(module("tools.llama_server", *options)) as process:
+        assert process.stdout is not None
+        yield process.stdout.readline().strip()
 
 
 @contextmanager

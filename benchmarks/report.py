@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.chart import bar_chart
+from benchmarks.chart import bar_chart, trace_chart
 from benchmarks.contest import Bar, Figure, Series
 from benchmarks.numbers import number
 
@@ -93,6 +93,9 @@ def render(data: Path) -> None:
     for compared in results.comparisons:
         if (figure := _charted(compared)) is not None:
             (charts / _chart_name(compared)).write_text(bar_chart(figure))
+        for nth, figure in enumerate(compared.figures):
+            if figure.traces:
+                (charts / _trace_name(compared, nth)).write_text(trace_chart(figure))
     data.with_suffix(".md").write_text(_page(results, charts.name))
 
 
@@ -196,7 +199,7 @@ def _section(compared: Compared, run: Run, charts: str) -> str:
     charted = _charted(compared)
     if charted is not None:
         parts.append(f"![{charted.name}]({charts}/{_chart_name(compared)})")
-    for figure in compared.figures:
+    for nth, figure in enumerate(compared.figures):
         rows = [
             [series.name, f"{number(series.median)} {series.unit}", _spread(series), str(len(series.values))]
             for series in figure.series
@@ -206,12 +209,18 @@ def _section(compared: Compared, run: Run, charts: str) -> str:
             parts.append(figure.note)
         if rows:
             parts.append(_table(["contestant", "median", "spread", "rounds"], rows))
+        if figure.traces:
+            parts.append(f"![{figure.name}, over time]({charts}/{_trace_name(compared, nth)})")
     return "\n\n".join(parts)
 
 
 def _charted(compared: Compared) -> Figure | None:
     """The figure to draw: the first one with a series."""
     return next((figure for figure in compared.figures if figure.series), None)
+
+
+def _trace_name(compared: Compared, nth: int) -> str:
+    return f"{compared.name}-{nth + 1}.svg"
 
 
 def _chart_name(compared: Compared) -> str:

@@ -87,6 +87,8 @@ class Nemesis:
                 self._flooding[stroke] = asyncio.create_task(world.clients.flood())
                 self._order(stroke)
                 return True
+            case Fault.DOWN | Fault.RESTART:
+                return await world.upstream.go_down()
             case Fault.STARVE:
                 world.upstream.be(stroke.fault, stroke.strength)
                 self._order(stroke)
@@ -121,6 +123,8 @@ class Nemesis:
                 world.postgres.release_snapshots()
             case Fault.FLOOD:
                 self._flooding[stroke].cancel()
+            case Fault.DOWN | Fault.RESTART:
+                await world.upstream.come_up()
             case fault if fault in AT_UPSTREAM:
                 world.upstream.stop_being(fault)
 

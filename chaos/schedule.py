@@ -56,9 +56,22 @@ class Fault(StrEnum):
     FLOOD = "a tenant floods the server and orders many batches"
     STARVE = "another upstream refuses or stalls"
     HOLD_SNAPSHOT = "another session holds a snapshot open"
+    DOWN = "upstream down for a while"
+    RESTART = "upstream restarts, and loses what is in flight"
+    CAPACITY = "upstream works on few requests at a time"
 
 
-AT_UPSTREAM = (Fault.HANG, Fault.DROP, Fault.REFUSE, Fault.LATE, Fault.FORGET, Fault.OVERSIZED, Fault.STARVE)
+AT_UPSTREAM = (
+    Fault.HANG,
+    Fault.DROP,
+    Fault.REFUSE,
+    Fault.LATE,
+    Fault.FORGET,
+    Fault.OVERSIZED,
+    Fault.STARVE,
+    Fault.CAPACITY,
+)
+OF_THE_UPSTREAMS_PROCESS = (Fault.DOWN, Fault.RESTART)
 OF_AN_ORDER = (Fault.CANCEL, Fault.PAUSE, Fault.FAIL_FINALIZING)
 ON_THE_WIRE = (Fault.CUT, Fault.DELAY, Fault.HALF_OPEN)
 
@@ -87,6 +100,9 @@ _LASTING: dict[Fault, tuple[float, float]] = {
     Fault.FLOOD: (2.0, 8.0),
     Fault.STARVE: (4.0, 12.0),
     Fault.HOLD_SNAPSHOT: (4.0, 20.0),
+    Fault.DOWN: (2.0, 8.0),
+    Fault.RESTART: (0.1, 1.0),
+    Fault.CAPACITY: (2.0, 8.0),
 }
 
 # Minimum and maximum strength; its meaning depends on the fault.
@@ -102,6 +118,7 @@ _STRENGTHS: dict[Fault, tuple[float, float]] = {
     Fault.OVERSIZED: (0.001, 0.006),
     Fault.FLOOD: (10.0, 40.0),  # batches
     Fault.STARVE: (0.0, 1.0),  # below one half it answers 429, above it is slow
+    Fault.CAPACITY: (1.0, 9.0),  # requests at a time
 }
 
 _KILLABLE = tuple(fault for fault in Fault if fault is not Fault.DEADLINE)

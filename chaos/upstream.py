@@ -6,14 +6,17 @@ which keys a fault affects.
 """
 
 import asyncio
+import math
+from collections import deque
 from collections.abc import Callable
 from zlib import crc32
 
 import msgspec
 
 from batchline.simulate import answer_to
-from batchline.simulate.http import Connection, Handler, ReceivedRequest, stop_listening
+from batchline.simulate.http import Connection, ReceivedRequest
 from chaos.ledger import LedgerEntry, LedgerEvent, RequestLedger
+from chaos.reopening import ReopenedAddress
 from chaos.schedule import TIMEOUT, Fault
 
 LATENCY = 0.15
@@ -45,34 +48,50 @@ class FaultyUpstream:
         self._connections: set[Connection] = set()
         self._waiting: dict[Connection, tuple[LedgerEntry, float]] = {}
         """The clients that wait for an answer, and since when."""
-        self._servers: list[asyncio.Server] = []
-        self.url = ""
-        self.starving_url = ""
-        """The URL of a second upstream with the same ledger, which refuses or stalls on command."""
+        self._runs: dict[str, asyncio.TimerHandle] = {}
+        """The timers of keys that run."""
+        self._queue: deque[tuple[str, float, Callable[[], None]]] = deque()
+        """Keys that wait to run, while few may run at a time."""
+        self._addresses = (ReopenedAddress(self._handle, self), ReopenedAddress(self._handle_starving, self))
 
     @property
     def in_flight(self) -> int:
         return len(self._running)
 
-    async def start(self) -> None:
-        self.url = await self._listen(self._handle)
-        self.starving_url = await self._listen(self._handle_starving)
+    @property
+    def url(self) -> str:
+        return self._addresses[0].url
 
-    async def _listen(self, handle: Handler) -> str:
-        loop = asyncio.get_running_loop()
-        server = await loop.create_server(
-            lambda: Connection(handle, self, loop), "127.0.0.1", 0, backlog=1024
-        )
-        self._servers.append(server)
-        return f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+    @property
+    def starving_url(self) -> str:
+        """The URL of a second upstream with the same ledger, which refuses or stalls on command."""
+        return self._addresses[1].url
+
+    async def start(self) -> None:
+        await self.come_up()
 
     async def stop(self) -> None:
-        for server in self._servers:
-            await stop_listening(server)
+        await self.go_down()
+        for address in self._addresses:
+            await address.free()
+
+    async def come_up(self) -> None:
+        for address in self._addresses:
+            await address.open()
+
+    async def go_down(self) -> bool:
+        """Accept no connection, and lose all requests in flight. What has run stays known."""
+        for address in self._addresses:
+            await address.close()
+        for timer in self._runs.values():
+            timer.cancel()
+        for of_running in (self._runs, self._running, self._queue):
+            of_running.clear()
+        for entry, _ in self._waiting.values():
+            entry.events[LedgerEvent.DROPPED] += 1
         for connection in tuple(self._connections):
             connection.abort()
-        for server in self._servers:
-            await server.wait_closed()
+        return True
 
     def opened(self, connection: Connection) -> None:
         self._connections.add(connection)
@@ -82,14 +101,17 @@ class FaultyUpstream:
         self._waits_no_more(connection)
 
     def be(self, mood: Fault, share: float) -> None:
-        """Start a fault that affects this share of the keys."""
+        """Start a fault that affects this share of the keys, or has this strength."""
         self._moods[mood] = share
+        self._run_next()
 
     def stop_being(self, mood: Fault) -> None:
         self._moods.pop(mood, None)
+        self._run_next()
 
     def heal(self) -> None:
         self._moods.clear()
+        self._run_next()
 
     def _handle(self, connection: Connection, request: ReceivedRequest) -> None:
         if request.method != b"POST":
@@ -173,7 +195,8 @@ class FaultyUpstream:
         self._running[key] = callers
 
         def ran() -> None:
-            del self._running[key]
+            del self._running[key], self._runs[key]
+            self._run_next()
             entry.forgotten += entry.runs > 0
             entry.runs += 1
             if to_drop is not None:
@@ -181,7 +204,15 @@ class FaultyUpstream:
             for caller in callers:
                 self._answer(caller, key, entry, twice=twice)
 
-        self._later(seconds, ran)
+        self._queue.append((key, seconds, ran))
+        self._run_next()
+
+    def _run_next(self) -> None:
+        """Run what waits, as far as the capacity allows."""
+        capacity = self._moods.get(Fault.CAPACITY, math.inf)
+        while self._queue and len(self._runs) < capacity:
+            key, seconds, ran = self._queue.popleft()
+            self._runs[key] = asyncio.get_running_loop().call_later(seconds, ran)
 
     def _answer(self, caller: Connection, key: str, entry: LedgerEntry, twice: bool = False) -> None:
         answer = answer_to("/v1/chat/completions", entry.body)

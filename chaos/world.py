@@ -105,6 +105,7 @@ class World:
         self.find_store()
         self.unblock_outputs()
         self.upstream.heal()
+        await self.upstream.come_up()
         for proxy in self.all_proxies():
             proxy.heal()
         for member in self.members:

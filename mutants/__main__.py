@@ -23,6 +23,7 @@ from pathlib import Path
 from mutants.access import ACCESS
 from mutants.claim import CLAIM
 from mutants.conclude import CONCLUDE
+from mutants.duplicates import DUPLICATES
 from mutants.feeding import FEEDING
 from mutants.finalize import FINALIZE
 from mutants.hooks import HOOKS
@@ -41,7 +42,7 @@ from mutants.traces import TRACES
 
 CATALOGS = (
     *(CLAIM, SETTLE, CONCLUDE, LEASE, FINALIZE, RETRY, RETENTION, LIMITS, ACCESS, HOOKS, PROVIDERS, STATUS),
-    *(SPENDING, MONITORING, STEPS, TRACES, FEEDING),
+    *(SPENDING, MONITORING, STEPS, TRACES, FEEDING, DUPLICATES),
 )
 ALL = tuple(mutant for catalog in CATALOGS for mutant in catalog)
 

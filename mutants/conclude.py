@@ -8,50 +8,57 @@ _RELEASE = ("tests/store/test_claim.py", "tests/worker/test_reconciler.py")
 
 CONCLUDE = (
     Mutant(
+        "lines of a chunk that was never submitted lose an attempt",
+        f"{_FUNCTIONS}/conclude_now_v2.sql",
+        " AND s.id <> ALL (unsent)",
+        "",
+        ("tests/store/test_provider_chunks.py",),
+    ),
+    Mutant(
         "a batch is concluded while a settle holds one of its spans",
-        f"{_FUNCTIONS}/conclude_now_v1.sql",
+        f"{_FUNCTIONS}/conclude_now_v2.sql",
         "          s.id NOT IN (SELECT unnest(locked))\n          OR EXISTS",
         "          EXISTS",
         _SETTLE,
     ),
     Mutant(
         "a batch is concluded while a live worker holds its lines",
-        f"{_FUNCTIONS}/conclude_now_v1.sql",
+        f"{_FUNCTIONS}/conclude_now_v2.sql",
         "w.lease_until >= now())",
         "w.lease_until >= now() + interval '5 seconds')",
         _SETTLE,
     ),
     Mutant(
         "two workers conclude a batch side by side",
-        f"{_FUNCTIONS}/conclude_now_v1.sql",
+        f"{_FUNCTIONS}/conclude_now_v2.sql",
         "AND b.finalizing_at IS NULL\n    FOR NO KEY UPDATE;",
         "AND b.finalizing_at IS NULL;",
         _SETTLE,
     ),
     Mutant(
         "concluding waits for a settle that waits for it",
-        f"{_FUNCTIONS}/conclude_now_v1.sql",
+        f"{_FUNCTIONS}/conclude_now_v2.sql",
         "WHERE s.batch_id = batch FOR UPDATE SKIP LOCKED);",
         "WHERE s.batch_id = batch FOR UPDATE);",
         _SETTLE,
     ),
     Mutant(
         "a batch that is not closing is concluded",
-        f"{_FUNCTIONS}/conclude_now_v1.sql",
+        f"{_FUNCTIONS}/conclude_now_v2.sql",
         "(b.cancelling_at IS NOT NULL OR b.expiring_at IS NOT NULL) AND ",
         "",
         _SETTLE,
     ),
     Mutant(
         "spans of a frozen batch stay, and a late verdict changes it",
-        f"{_FUNCTIONS}/conclude_now_v1.sql",
+        f"{_FUNCTIONS}/conclude_now_v2.sql",
         "    DELETE FROM batchline.spans AS s WHERE s.id = ANY (locked);\n",
         "",
         _SETTLE,
     ),
     Mutant(
         "cursors of a cancelled batch stay for ever",
-        f"{_FUNCTIONS}/conclude_now_v1.sql",
+        f"{_FUNCTIONS}/conclude_now_v2.sql",
         "    DELETE FROM batchline.cursors AS c USING batchline.lanes AS n"
         " WHERE n.batch_id = batch AND c.lane_id = n.id;\n",
         "",
@@ -59,7 +66,7 @@ CONCLUDE = (
     ),
     Mutant(
         "a cancelled batch forgets how far its lanes were claimed",
-        f"{_FUNCTIONS}/conclude_now_v1.sql",
+        f"{_FUNCTIONS}/conclude_now_v2.sql",
         "    SET next = c.next, total = c.total\n",
         "    SET next = n.next, total = c.total\n",
         _SETTLE,

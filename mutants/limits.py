@@ -8,6 +8,20 @@ _FLOOD = ("tests/api/test_one_users_flood_refuses_nobody_else.py",)
 
 LIMITS = (
     Mutant(
+        "time of a budget is given away that begins at any time",
+        "src/batchline/store/functions/lease_rates_v1.sql",
+        "        IF starts > at + horizon THEN\n",
+        "        IF false THEN\n",
+        ("tests/store/test_rate_budgets.py",),
+    ),
+    Mutant(
+        "a call that has waited for the lock sets the clock back",
+        "src/batchline/store/functions/lease_rates_v1.sql",
+        "latest_call CONSTANT interval := '1 min'",
+        "latest_call CONSTANT interval := '0'",
+        ("tests/store/test_rate_budgets.py",),
+    ),
+    Mutant(
         "two submissions count at the same time",
         f"{_GOVERNANCE}/lock_limits.sql",
         " FOR NO KEY UPDATE",

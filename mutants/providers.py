@@ -10,7 +10,7 @@ _EXECUTOR = ("tests/unit/test_provider_executor.py",)
 PROVIDERS = (
     Mutant(
         "lines of a lost worker are not looked up at the provider",
-        f"{_FUNCTIONS}/claim_returned_v1.sql",
+        f"{_FUNCTIONS}/claim_returned_v2.sql",
         "coalesce(s.submission, 'interrupted')",
         "s.submission",
         _STORE,
@@ -24,9 +24,9 @@ PROVIDERS = (
     ),
     Mutant(
         "a deferral forgets that a submission was interrupted",
-        f"{_FUNCTIONS}/record_verdicts_v1.sql",
-        "WHEN 4 THEN 'unknown' WHEN 3 THEN s.submission END",
-        "WHEN 4 THEN 'unknown' END",
+        f"{_FUNCTIONS}/record_verdicts_v2.sql",
+        "WHEN 4 THEN 'unknown' WHEN 3 THEN s.submission WHEN 5",
+        "WHEN 4 THEN 'unknown' WHEN 5",
         _STORE,
     ),
     Mutant(
@@ -95,13 +95,13 @@ PROVIDERS = (
     Mutant(
         "a drain never ends while held lines fill the limit of tasks",
         "src/batchline/worker/drain.py",
-        "if self._poller.only_claimable and await self._held_up(before):",
+        "if stuck and await self._held_up(before):",
         "if False:",
         ("tests/worker/test_providers.py",),
     ),
     Mutant(
         "the tasks of a batch that was ended are not cancelled",
-        f"{_FUNCTIONS}/conclude_now_v1.sql",
+        f"{_FUNCTIONS}/conclude_now_v2.sql",
         "WHERE s.id = ANY (locked) AND s.task_id IS NOT NULL\n    ON CONFLICT",
         "WHERE false\n    ON CONFLICT",
         ("tests/worker/test_providers.py",),

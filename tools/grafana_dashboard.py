@@ -136,12 +136,23 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
         (
             Panel(
                 "In flight and limit",
-                "Of all workers. Time-outs lower the limit, answers raise it.",
+                "Of all workers. With concurrency auto, they find the limit by measuring.",
                 "short",
                 (
                     Query("sum by (upstream) (batchline_upstream_in_flight)", "{{upstream}}"),
                     Query("sum by (upstream) (batchline_upstream_limit)", "{{upstream}} limit"),
                     Query("sum by (upstream) (batchline_upstream_max_limit)", "{{upstream}} maximum"),
+                ),
+            ),
+            Panel(
+                "What the limit follows",
+                "Workers by what sets their limit: a knee, refusals, time-outs, the ceiling, or a number.",
+                "short",
+                (
+                    Query(
+                        "sum by (upstream, signal) (batchline_upstream_limit_signal)",
+                        "{{upstream}} {{signal}}",
+                    ),
                 ),
             ),
             Panel(
@@ -159,11 +170,18 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 ),
             ),
             Panel(
-                "Unreachable or refusing",
-                "Workers that cannot connect, and workers that wait because of 429.",
+                "Unavailable, crashed or refusing",
+                "Workers that find it unavailable or cannot connect, crashes that they saw in 10 minutes, and"
+                " workers that wait because of 429.",
                 "short",
                 (
+                    Query("sum by (upstream) (1 - batchline_upstream_available)", "{{upstream}} unavailable"),
                     Query("sum by (upstream) (1 - batchline_upstream_reachable)", "{{upstream}} unreachable"),
+                    Query(
+                        "sum by (upstream) (increase(batchline_upstream_crashes_total[10m]))",
+                        "{{upstream}} crashes",
+                    ),
+                    Query("sum by (upstream) (batchline_upstream_suspects)", "{{upstream}} suspects"),
                     Query("sum by (upstream) (batchline_upstream_rate_limited)", "{{upstream}} refusing"),
                 ),
             ),

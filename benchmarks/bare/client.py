@@ -31,7 +31,7 @@ def _read(path: Path) -> list[tuple[str, bytes]]:
 
 
 async def _run(lines: list[tuple[str, bytes]], upstream: str, concurrency: int) -> float:
-    # The same settings as in executors/http.py.
+    # The same settings as in upstreams/http_upstream.py.
     builder = ClientBuilder().http1_only().no_proxy().follow_redirects(False)
     headers = HeaderMap({"Content-Type": "application/json"})
     async with builder.default_headers(headers).build() as client:

@@ -44,7 +44,9 @@ async def _at(bench: Bench, path: Path, lines: int, concurrency: int) -> list[Fi
 
     async def run_rate() -> float:
         with simulator() as upstream:
-            batch_seconds, whole_seconds = run_batch(bench.scratch, path, upstream, concurrency)
+            batch_seconds, whole_seconds = run_batch(
+                bench.scratch, path, upstream, "--concurrency", str(concurrency)
+            )
         wholes.append(lines / whole_seconds)
         return lines / batch_seconds
 
@@ -64,12 +66,12 @@ async def _at(bench: Bench, path: Path, lines: int, concurrency: int) -> list[Fi
     ]
 
 
-def run_batch(scratch: Path, path: Path, upstream: str, concurrency: int) -> tuple[float, float]:
-    """Run a batch. Return the seconds of the batch and of the whole command."""
+def run_batch(scratch: Path, path: Path, upstream: str, *options: str) -> tuple[float, float]:
+    """Run a batch, with these options. Return the seconds of the batch and of the whole command."""
     with tempfile.TemporaryDirectory(prefix="run-", dir=scratch) as folder:
         data_dir = Path(folder, "data")
         command = batchline(
-            *("run", str(path), "--upstream", upstream, "--concurrency", str(concurrency), "--json"),
+            *("run", str(path), "--upstream", upstream, "--json", *options),
             *("--data-dir", str(data_dir), "--output", str(Path(folder, "output.jsonl"))),
         )
         begun = perf_counter()

@@ -79,7 +79,7 @@ def _senders(bench: Bench) -> tuple[list[ScriptSender], str]:
     """The senders that can run here, and a note on the others."""
 
     def batchline(path: Path, upstream: str, concurrency: int) -> float:
-        seconds, _ = run_batch(bench.scratch, path, upstream, concurrency)
+        seconds, _ = run_batch(bench.scratch, path, upstream, "--concurrency", str(concurrency))
         return _count(path) / seconds
 
     def bare(path: Path, upstream: str, concurrency: int) -> float:

@@ -167,9 +167,9 @@ class _Seeding:
 
     def _ended(self) -> str:
         """Run by the worker: 60 lines, of which three failed, one after several attempts."""
-        hot, busy = '"temperature": 2.5', "Ticket 41: "
+        hot, broken = '"temperature": 2.5', "Ticket 41: "
         self._upstream.refuse(hot, 422, "`temperature` must be between 0 and 2.")
-        self._upstream.refuse(busy, 503, "The model is loading. Try again in a moment.")
+        self._upstream.refuse(broken, 500, "The model failed at this prompt. Try again in a moment.")
         path = prompts(self._folder / "nightly-tags.jsonl", 60)
         lines = [json.loads(line) for line in path.read_text().splitlines()]
         for number in (7, 23):
@@ -182,7 +182,7 @@ class _Seeding:
         with self._client() as client:
             client.batches.cancel(cancelled)
         wait_for("the nightly batch", lambda: self._status(batch) == "completed")
-        self._upstream.accept(busy)
+        self._upstream.accept(broken)
         return batch
 
     def _status(self, batch: str) -> str:

@@ -194,6 +194,16 @@ def test_faults_of_every_kind_are_retried_to_a_full_output(tmp_path: Path, locat
     assert batchline("doctor", *location).returncode == 0
 
 
+def test_an_upstream_without_a_batch_api_is_exit_code_2_and_nothing_is_run(
+    tmp_path: Path, location: tuple[str, ...]
+) -> None:
+    inputs = write_requests(tmp_path / "in.jsonl", 5)
+    with simulated() as upstream:
+        done = batchline("run", str(inputs), "--upstream", upstream.url, "--via", "batch", *location)
+    assert done.returncode == 2
+    assert "has no batch API (GET /v1/batches answers 404): use --via direct; nothing was sent" in done.stderr
+
+
 def test_an_unreachable_upstream_is_exit_code_2_and_nothing_is_run(
     tmp_path: Path, location: tuple[str, ...], database_url: str
 ) -> None:

@@ -39,6 +39,12 @@ def test_only_all_lines_are_100_percent(done: int, displayed: str) -> None:
     assert percent(done, 1_000_000) == displayed
 
 
+def test_lines_in_provider_batches_are_displayed() -> None:
+    relayed = replace(RUNNING, relayed=True, counts=replace(COUNTS, pending=0, in_progress=85))
+    assert "3 in flight  82 in provider batches" in plain_lines("prompts.jsonl", relayed)
+    assert "in provider batches" not in plain_lines("prompts.jsonl", RUNNING)
+
+
 def test_numbers_are_short() -> None:
     assert [duration(each) for each in (3, 75, 3700, 90_000)] == [
         "3 s",

@@ -644,6 +644,14 @@ async def test_a_key_that_is_refused_is_found_before_the_run(status: int) -> Non
         assert missing == "the environment variable NO_KEY, which should hold the API key, is not set"
 
 
+@pytest.mark.parametrize(("status", "missing"), [(200, False), (404, True), (405, True), (500, False)])
+async def test_a_missing_batch_api_is_found_before_the_run(status: int, missing: bool) -> None:
+    async with upstream_that(answers(status)) as upstream, an_executor() as executor:
+        found = await executor.upstreams.get(upstream.url).check(batches="/v1/batches")
+    reason = f"{upstream.url} has no batch API (GET /v1/batches answers {status}): use --via direct"
+    assert found == (reason if missing else None)
+
+
 async def test_an_upstream_without_tls_is_told_apart_from_one_that_is_down() -> None:
     async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")

@@ -147,6 +147,23 @@ async def test_results_of_message_batches_are_told_apart(
     assert codes == [("200",), ("400",), ("overloaded_error",), ("batch_expired",)]
 
 
+async def test_lines_wait_while_the_upstream_has_no_batch_api(
+    db: Session, database_url: str, tmp_path: Path
+) -> None:
+    with simulated() as upstream:
+        settings = relayed(upstream.url, RelaySettings(recheck=0.5), max_attempts=1)
+        batch = await a_relayed_batch(db, 4, settings)
+        async with relaying(database_url, tmp_path, settings, "key"):
+
+            async def refused_twice() -> bool:
+                return int(upstream.stats()["by_status"].get("404", 0)) >= 2
+
+            await until(refused_twice)
+    found = await read(db, batch)
+    assert (found.completed, found.failed) == (0, 0)
+    assert await sql(db, "SELECT count(*) FROM batchline.retry_attempts") == [(0,)]
+
+
 async def test_a_deleted_batch_is_cancelled_at_the_provider(
     db: Session, database_url: str, tmp_path: Path
 ) -> None:

@@ -97,12 +97,13 @@ class HttpUpstream(Upstream):
         client, url = self._client(key), urls.join(self.url, path)
         return Route(self, client, url, Redactor([*urls.credentials(self.url), *([key] if key else ())]))
 
-    async def check(self, api_key_env: str | None = None) -> str | None:
-        """None if requests can be made; otherwise why not, for a person."""
-        limit = self._settings.check_timeout
+    async def check(self, api_key_env: str | None = None, batches: str | None = None) -> str | None:
+        """None if requests can be made; otherwise why not, for a person. `batches`: the path of the batch
+        API that must be there."""
+        limit, path = self._settings.check_timeout, batches or "/v1/models"
         try:
             client = self._client(self._key(api_key_env))
-            request = client.get(urls.join(self.url, "/v1/models")).timeout(timedelta(seconds=limit))
+            request = client.get(urls.join(self.url, path)).timeout(timedelta(seconds=limit))
             async with request.build_streamed() as response:
                 status = response.status
         except (urls.InvalidUpstream, MissingKey) as error:
@@ -111,6 +112,8 @@ class HttpUpstream(Upstream):
             if isinstance(error, RequestTimeoutError) and not never_left(error):
                 return f"{self.displayed} did not answer within {limit:g} s"
             return f"{self.displayed} is unreachable: {reason_of(error)}"
+        if batches is not None and status in (404, 405):
+            return f"{self.displayed} has no batch API (GET {batches} answers {status}): use --via direct"
         if status not in (401, 403):
             return None
         if api_key_env is None:

@@ -82,8 +82,10 @@ def _pace(progress: DisplayedProgress) -> Iterator[tuple[str, str]]:
         yield f"{duration(left)} left", ""
     if view is not None:
         yield f"{view.in_flight:,} in flight", ""
-    elif counts.in_progress:
+    elif counts.in_progress and not progress.relayed:
         yield f"{counts.in_progress:,} claimed", ""
+    if relayed := progress.in_provider_batches:
+        yield f"{relayed:,} in provider batches", ""
     yield f"{counts.retrying:,} retrying", "yellow" if counts.retrying else ""
     yield f"{counts.failed:,} failed", "red" if counts.failed else ""
     for name, never_run in (("cancelled", counts.cancelled), ("expired", counts.expired)):

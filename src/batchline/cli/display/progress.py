@@ -30,6 +30,8 @@ class DisplayedProgress(msgspec.Struct, frozen=True):
     rate: float
     # Only the lines of the sample may run.
     sampling: bool = False
+    # Lines go through the upstream's batch API.
+    relayed: bool = False
     # What keeps the batch from going on, for a person.
     trouble: str = ""
     # When the next step begins, if the last one has ended.
@@ -50,6 +52,12 @@ class DisplayedProgress(msgspec.Struct, frozen=True):
     @property
     def done(self) -> int:
         return self.counts.completed + self.counts.failed
+
+    @property
+    def in_provider_batches(self) -> int:
+        """Lines that are claimed and not sent one by one."""
+        direct = 0 if self.upstream is None else self.upstream.in_flight
+        return max(self.counts.in_progress - direct, 0) if self.relayed else 0
 
     @property
     def seconds_left(self) -> float | None:
@@ -97,6 +105,7 @@ class Gauge:
             tokens=batch.input_tokens + batch.output_tokens,
             rate=self._rate(batch.finished),
             sampling=batch.sampling,
+            relayed=batch.settings.relay is not None,
             trouble=finalize_trouble(batch) or "",
             waiting=waiting_line(batch) or "",
             reused=batch.reused or None,

@@ -16,10 +16,11 @@ from batchline.cli.runtime import Runtime
 from batchline.cli.spending import settings_for
 from batchline.cli.tracing import submitting
 from batchline.files.ingest import Fingerprint
-from batchline.model import DEFAULT_TENANT, Batch, BatchChange, RunSettings
+from batchline.model import DEFAULT_TENANT, Batch, BatchChange, RunSettings, Via
 from batchline.store import batches, files
 from batchline.store.session import Session
 from batchline.upstreams.http_upstream import Upstreams
+from batchline.upstreams.relay import BATCH_API_BY_NAME
 
 
 async def find_or_create(
@@ -102,8 +103,9 @@ async def _check_upstream(settings: RunSettings) -> None:
     relay = settings.relay
     anthropic = [settings.upstream or ""] if relay is not None and relay.api == "anthropic" else []
     upstream = Upstreams(anthropic=anthropic).get(settings.upstream or "")
+    required = BATCH_API_BY_NAME[relay.api].batches if relay is not None and relay.via is Via.BATCH else None
     try:
-        trouble = await upstream.check(settings.api_key_env)
+        trouble = await upstream.check(settings.api_key_env, required)
     finally:
         await upstream.close()
     if trouble is not None:

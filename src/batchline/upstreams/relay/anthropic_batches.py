@@ -81,6 +81,7 @@ _decode_result = msgspec.json.Decoder(_ResultLine).decode
 
 
 class AnthropicBatches:
+    batches = _BATCHES
     max_lines = 100_000
     max_bytes = 256_000_000
     overhead = 100

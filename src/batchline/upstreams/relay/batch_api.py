@@ -76,6 +76,8 @@ class UnreadableOutput(ValueError):
 
 
 class BatchApi(Protocol):
+    # The path of its batches.
+    batches: str
     max_lines: int
     max_bytes: int
     # Bytes of a line beyond its body, at most.

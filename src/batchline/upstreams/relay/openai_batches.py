@@ -91,6 +91,7 @@ _decode_output = msgspec.json.Decoder(_BatchOutput).decode
 
 
 class OpenAIBatches:
+    batches = _BATCHES
     max_lines = 50_000
     max_bytes = 200_000_000
     overhead = 160

@@ -124,7 +124,7 @@ class ChunkRun:
         try:
             file_id = await api.upload(self._context.connection, self._order(state), self._bodies(state))
         except RequestRefused as refused:
-            if refused.passing or refused.status in (401, 403):
+            if self._must_wait(refused, first=True):
                 raise
             return await self._refused(state, str(refused))
         await self._record(state, Advance("uploaded", file_id=file_id))
@@ -152,7 +152,7 @@ class ChunkRun:
             if refused.unsure:
                 return self._unsure(state, str(refused))
             await self._record(creating, Advance(before, error=str(refused)))
-            if refused.passing or refused.status in (401, 403):
+            if self._must_wait(refused, first=before == "prepared"):
                 raise
             return await self._refused(_in_state(state, before), str(refused))
         await self._submitted_as(creating, self._answered)
@@ -415,6 +415,13 @@ class ChunkRun:
         return None
 
     # --- What steps need -----------------------------------------------------------------------------------
+
+    def _must_wait(self, refused: RequestRefused, *, first: bool) -> bool:
+        """Whether the chunk should wait: the provider is busy, or the operator has to correct the settings.
+        That the path of the first request is missing says that there is no batch API."""
+        if refused.passing or refused.status in (401, 403):
+            return True
+        return first and refused.status in (404, 405) and self._context.settings.via is Via.BATCH
 
     def _must_not_submit(self, state: ChunkState) -> bool:
         return self._context.collect_only or state.paused or self._should_stop(state)

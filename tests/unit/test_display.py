@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
+from batchline.cli.display.chunks import room_lines
 from batchline.cli.display.frame import Frame, plain_lines
 from batchline.cli.display.money import money
 from batchline.cli.display.progress import DisplayedProgress
@@ -13,6 +14,7 @@ from batchline.cli.display.slowness import slowness
 from batchline.cli.display.tables import print_table
 from batchline.cli.display.units import about, age, count, counted, duration, latency, percent, rate, size
 from batchline.model import BatchStatus, CauseCount, ItemCounts
+from batchline.store.provider_chunks import FullProvider
 from batchline.upstreams.view import Latencies, LimitingBudget, UpstreamView
 
 CALM = UpstreamView("http://a", 3, 64, 64, full=False, p50=0.2, p95=0.5, oldest=1.0)
@@ -43,6 +45,14 @@ def test_lines_in_provider_batches_are_displayed() -> None:
     relayed = replace(RUNNING, relayed=True, counts=replace(COUNTS, pending=0, in_progress=85))
     assert "3 in flight  82 in provider batches" in plain_lines("prompts.jsonl", relayed)
     assert "in provider batches" not in plain_lines("prompts.jsonl", RUNNING)
+
+
+def test_a_provider_without_room_is_named_with_its_limits() -> None:
+    assert room_lines([FullProvider("gpt", 4, 4, 1_500, None), FullProvider("o", 1, 9, 1_500, 2_000)]) == [
+        "lines wait for room at the provider of gpt: it has 4 of 4 chunks, of all batches",
+        "lines wait for room at the provider of o: it has 1 of 9 chunks, about 1,500 of 2,000 tokens, of all"
+        " batches",
+    ]
 
 
 def test_numbers_are_short() -> None:

@@ -381,6 +381,8 @@ def _tell(found: _BatchReport, as_json: bool) -> None:
         displayed["provider"] = {"processing": processing, "submission_unknown": unknown}
     if found.chunks:
         displayed["chunks"] = chunk_objects(found.chunks)
+    if found.full:
+        displayed["full_providers"] = [msgspec.structs.asdict(each) for each in found.full]
     if as_json:
         print_json(displayed)
         return

@@ -52,12 +52,12 @@ def why(
     with reported_errors(as_json), open_runtime(database, data_dir) as runtime:
         batch_id = batch_id_in(runtime, batch)
         item = run_async(read_item(runtime, batch_id, custom_id))
-        lived = phases(item)
+        lived, at_provider = phases(item), run_async(_at_provider(runtime, batch_id, item))
         if as_json:
-            print_json(_document(item, lived))
+            print_json({**_document(item, lived), "provider": at_provider})
             return
         _tell(item, lived)
-        for line in run_async(_at_provider(runtime, batch_id, item)):
+        for line in at_provider:
             out().print(f"  {line}", markup=False)
 
 

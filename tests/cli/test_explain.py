@@ -166,10 +166,11 @@ def test_run_pauses_when_its_first_lines_all_fail_alike_and_the_same_command_con
     tmp_path: Path, location: tuple[str, ...]
 ) -> None:
     inputs = write_requests(tmp_path / "in.jsonl", 3000, models=("gpt-5-mini",))
-    # All lines take several seconds, so that they cannot all be sent before the first failures are stored.
-    with simulated("--only-listed", "--latency", "20") as upstream:
-        command = ("run", str(inputs), "--upstream", upstream.url, "--concurrency", "8", *location)
-        done = batchline(*command)
+    # All lines take many seconds, so that they cannot all be sent before the first failures are stored.
+    with simulated("--only-listed", "--latency", "50") as upstream:
+        command = ("run", str(inputs), "--upstream", upstream.url, *location)
+        slowly = (*command, "--concurrency", "8")
+        done = batchline(*slowly)
         assert done.returncode == 3, done.stderr
         assert "paused: the first lines all fail alike" in done.stderr
         assert "remove the cause, then continue with\n  batchline run" in done.stderr
@@ -178,13 +179,13 @@ def test_run_pauses_when_its_first_lines_all_fail_alike_and_the_same_command_con
         assert 50 <= first < 3000
         assert not (tmp_path / "in.output.jsonl").exists()
 
-        again = made(*command)
+        again = made(*slowly)
         second = int(upstream.stats()["requests"])
         assert again["paused"] == {"rule": "alike", "threshold": 50}
         assert again["interrupted"] is False
         assert second - first >= 50, "it does not stop for the failures before"
 
-        ended = batchline(*command, "--max-failed", "none")
+        ended = batchline(*command, "--max-failed", "none", "--concurrency", "64")
         assert ended.returncode == 1
         assert int(upstream.stats()["requests"]) == 3000, "each line was sent once"
     assert len(read_lines(tmp_path / "in.output.errors.jsonl")) == 3000
